@@ -1,0 +1,290 @@
+"""The vocabulary: data that crosses folders, and the small protocols between them.
+
+Everything here is frozen and does no I/O. Token data are numpy arrays of one length; shapes are given as (T,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Json = Any
+"""A JSON value."""
+
+Role = Literal["system", "user", "assistant", "tool"]
+CallKind = Literal["main", "subagent", "compaction", "auxiliary", "retry"]
+Purpose = Literal["train", "evaluate", "rescue", "search"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+# ---- messages ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str
+    """JSON text of one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """Set on tool messages: the call that they answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """What the model is told of one tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    """JSON schema of the argument object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the run samples; a harness may only lower `max_tokens` and add `stop`."""
+
+    temperature: float = 1.0
+    """Divides the logits; the loss divides by it too. 0 is greedy."""
+    max_tokens: int = 1024
+    """Of one completion."""
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    sampling: Sampling = Sampling()
+    kind: CallKind = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    message: Message
+    finish_reason: FinishReason
+    prompt_ids: Ids
+    completion_ids: Ids
+    """What was sampled, including the end-of-message token where it was sampled."""
+    logprobs: Floats
+    """Of the sampled tokens under the sampling distribution (after temperature), shape of completion_ids."""
+    policy_version: int
+    parse_error: str | None = None
+    """Why the sampled text is no proper message, in words that the model can act on; content then holds the text."""
+    cached_tokens: int = 0
+    """Prompt tokens that were not computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One captured call; the recorded calls of a rollout are the only training data."""
+
+    index: int
+    """Order within its rollout, from 0."""
+    kind: CallKind
+    prompt_ids: Ids
+    completion_ids: Ids
+    logprobs: Floats
+    policy_version: int
+    finish_reason: FinishReason
+    temperature: float = 1.0
+    parse_error: str | None = None
+    cached_tokens: int = 0
+
+
+# ---- tasks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    id: str
+    """Unique over all sources, e.g. `paddock/train/copy/17`."""
+    source: str
+    split: str
+    kind: str
+    tier: int
+    """1 is the easiest."""
+    instruction: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Workspace-relative path -> text at the start."""
+    gold: str = ""
+    """Shell commands that solve the task, one per line; empty where none is known."""
+    check: Mapping[str, Json] = field(default_factory=dict)
+    """What the source's grader needs; never shown to the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    value: float
+    """In [0, 1]."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named checks, each in [0, 1]."""
+
+    @property
+    def passed(self) -> bool:
+        return self.value >= 1.0
+
+
+class TaskSource(Protocol):
+    """A suite of tasks with its grader."""
+
+    name: str
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """All tasks of a split, in a fixed order; a procedural source makes each on access."""
+        ...
+
+    def grade(self, task: Task, workspace: Path) -> Reward:
+        """Judge the final workspace; deterministic, never runs anything from it, never raises on hostile content."""
+        ...
+
+
+# ---- acting -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    output: str
+    """stdout and stderr as they came, cut to the sandbox's output limit."""
+    exit_code: int
+    timed_out: bool = False
+    truncated: bool = False
+
+
+class Sandbox(Protocol):
+    """Where commands run. One per rollout; `workspace` is the host's view of the directory it may change."""
+
+    workspace: Path
+
+    async def run(self, command: str) -> ExecResult:
+        """Run in the persistent shell; a timeout is a result, a dead sandbox raises SandboxError."""
+        ...
+
+    async def close(self) -> None:
+        """Leave no process and no file. Safe to call twice."""
+        ...
+
+
+class StopReason(StrEnum):
+    FINISHED = "finished"
+    """The agent said that it was done."""
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    """The rollout's token budget is spent."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    TIMEOUT = "timeout"
+    HARNESS_EXIT = "harness_exit"
+    """A black-box harness ended by itself."""
+    ERROR = "error"
+    """Infrastructure failed; not graded, not trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One group to roll out: which task under which harness, how often, and why."""
+
+    step: int
+    task: Task
+    harness: str
+    num_rollouts: int
+    purpose: Purpose = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt at one task under one harness."""
+
+    id: str
+    task_id: str
+    task_kind: str
+    harness: str
+    step: int
+    purpose: Purpose
+    calls: tuple[ModelCall, ...]
+    reward: Reward | None
+    """None exactly where `error` is set."""
+    stop_reason: StopReason
+    error: str | None = None
+    num_turns: int = 0
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds in `sandbox`, `policy`, `grade`, and `total`."""
+
+    @property
+    def passed(self) -> bool:
+        return self.reward is not None and self.reward.passed
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts that are normalised together."""
+
+    assignment: Assignment
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def graded(self) -> tuple[Rollout, ...]:
+        return tuple(r for r in self.rollouts if r.reward is not None)
+
+
+# ---- learning ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One branch of a call tree for the trainer. All arrays have shape (T,).
+
+    `weights[t] > 0` marks the tokens that are trained: sampled, and owned by this branch. Position t predicts itself
+    from the tokens before it, so weights[0] is 0.
+    """
+
+    ids: Ids
+    weights: Floats
+    rollout_logprobs: Floats
+    advantages: Floats
+    temperature: float = 1.0
+    rollout_id: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.weights), len(self.rollout_logprobs), len(self.advantages)}
+        if len(lengths) != 1:
+            raise ValueError(f"arrays of a Sample must have one length, got lengths {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """An evaluation cell: the rewards of one task under one harness."""
+
+    task_id: str
+    task_kind: str
+    harness: str
+    passes: tuple[bool, ...]
+    rewards: tuple[float, ...]
+
+
+class Scheduler(Protocol):
+    """Decides which task meets which harness, and when."""
+
+    def assign(self, step: int) -> list[Assignment]: ...
+
+    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None: ...
+
+    def state(self) -> Json:
+        """All that resuming needs, as JSON."""
+        ...
+
+    def restore(self, state: Json) -> None: ...
