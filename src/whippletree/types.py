@@ -107,6 +107,38 @@ class ModelCall:
     cached_tokens: int = 0
 
 
+# ---- sampling ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """What a sampler returns: tokens and nothing else."""
+
+    ids: Ids
+    """Sampled tokens; ends with a stop id where `finish_reason` is "stop"."""
+    logprobs: Floats
+    finish_reason: Literal["stop", "length"]
+    policy_version: int
+    cached_tokens: int = 0
+
+
+class Sampler(Protocol):
+    """Tokens in, tokens out: the half of a policy that acting needs."""
+
+    max_context: int
+    """Tokens of prompt and completion together."""
+
+    async def sample(
+        self, prompt_ids: Ids, sampling: Sampling, *, stop_ids: tuple[int, ...], session: str, seed: int
+    ) -> TokenSample:
+        """Sample until a stop id or `max_tokens`.
+
+        `session` names the rollout, so that prefixes can be reused; the same weights, prompt and `seed` give the same
+        tokens. Raises ContextOverflow where the prompt leaves no room for one token.
+        """
+        ...
+
+
 # ---- tasks ------------------------------------------------------------------------------------------------------
 
 
