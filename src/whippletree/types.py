@@ -152,11 +152,11 @@ class Task:
     tier: int
     """1 is the easiest."""
     instruction: str
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Workspace-relative path -> text at the start."""
     gold: str = ""
     """Shell commands that solve the task, one per line; empty where none is known."""
-    check: Mapping[str, Json] = field(default_factory=dict)
+    check: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """What the source's grader needs; never shown to the policy."""
 
 
@@ -164,7 +164,7 @@ class Task:
 class Reward:
     value: float
     """In [0, 1]."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
     """Named checks, each in [0, 1]."""
 
     @property
@@ -253,7 +253,7 @@ class Rollout:
     stop_reason: StopReason
     error: str | None = None
     num_turns: int = 0
-    timings_s: Mapping[str, float] = field(default_factory=dict)
+    timings_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Wall seconds in `sandbox`, `policy`, `grade`, and `total`."""
 
     @property
