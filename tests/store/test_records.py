@@ -1,0 +1,78 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whippletree.store import records
+from whippletree.types import ModelCall, Reward, Rollout, Score, StopReason
+
+
+def same_call(a: ModelCall, b: ModelCall) -> bool:
+    arrays = ("prompt_ids", "completion_ids", "logprobs")
+    rest = [f for f in ModelCall.__dataclass_fields__ if f not in arrays]
+    return all(getattr(a, f) == getattr(b, f) for f in rest) and all(
+        getattr(a, f).dtype == getattr(b, f).dtype and np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays
+    )
+
+
+@st.composite
+def model_calls(draw):
+    calls = []
+    known = []
+    for index in range(draw(st.integers(0, 5))):
+        tail = draw(st.lists(st.integers(0, 2**31 - 1), max_size=6))
+        prompt = known[: draw(st.integers(0, len(known)))] + tail
+        completion = draw(st.lists(st.integers(0, 9), max_size=6))
+        known = prompt + completion
+        calls.append(
+            ModelCall(
+                index=index,
+                kind=draw(st.sampled_from(["main", "subagent", "compaction"])),
+                prompt_ids=np.array(prompt, np.int64),
+                completion_ids=np.array(completion, np.int64),
+                logprobs=-np.arange(len(completion), dtype=np.float32) / 3,
+                policy_version=index,
+                finish_reason="stop",
+                temperature=0.7,
+                parse_error=draw(st.sampled_from([None, "no JSON"])),
+                cached_tokens=2,
+            )
+        )
+    return tuple(calls)
+
+
+@given(model_calls())
+def test_calls_come_back_equal(calls):
+    rows = [row[1:] for row in records.call_rows(1, calls)]
+    back = records.calls_of(rows)
+    assert len(back) == len(calls)
+    assert all(same_call(a, b) for a, b in zip(calls, back, strict=True))
+
+
+def test_a_growing_prompt_is_stored_once():
+    ids = np.arange(10_000)
+    none = np.empty(0, np.int64)
+    calls = [ModelCall(i, "main", ids[: 1000 * (i + 1)], none, none.astype(np.float32), 0, "stop") for i in range(10)]
+    stored = sum(len(row[5]) for row in records.call_rows(1, calls))
+    assert stored == 4 * len(ids)
+
+
+def test_rollouts_and_scores_come_back_equal():
+    graded = Rollout(
+        "r1",
+        "t",
+        "copy",
+        "S0T1",
+        3,
+        "train",
+        (),
+        Reward(0.5, {"file": 1.0}),
+        StopReason.MAX_TURNS,
+        None,
+        4,
+        {"total": 1.5},
+    )
+    broken = Rollout("r2", "t", "copy", "S0T1", 3, "evaluate", (), None, StopReason.ERROR, "sandbox died")
+    for rollout in (graded, broken):
+        assert records.rollout_of(records.rollout_row(rollout), ()) == rollout
+    score = Score("t", "copy", "S0T1", (True, False), (1.0, 0.25))
+    assert records.score_of(records.score_row(score)) == score
