@@ -1,6 +1,7 @@
 import errno
 import math
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -256,6 +257,45 @@ def test_a_full_disk_under_a_checkpoint_is_explained(store, error):
 def test_an_error_of_the_writer_is_not_taken_for_a_full_disk(tmp_path):
     with pytest.raises(KeyError), disk.storing(tmp_path, "it"):
         raise KeyError("a bug")
+
+
+FILL = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_run_dir import do_step, rollout
+from whippletree.errors import StoreError
+from whippletree.store.run_dir import RunStore, StepRecord
+
+with RunStore.create(Path(sys.argv[1]) / "run", "", {}, min_free_bytes=0) as store:
+    step = 0
+    try:
+        while True:
+            store.commit_step(StepRecord(step, 0, 0.0, 0.0), [rollout(str(step), step, tokens=20_000)])
+            step += 1
+    except StoreError as error:
+        assert f"is full (0 MiB free): step {step} was not stored" in str(error), error
+    assert store.num_steps() == step > 3
+    try:
+        store.write_checkpoint(step, lambda folder: (folder / "weights").write_bytes(bytes(10**7)))
+    except StoreError as error:
+        assert f"the checkpoint of step {step} was not stored" in str(error), error
+    assert store.checkpoints() == {}
+    assert store.num_steps() == len(store.rollouts(with_calls=True)) == step
+print("full and whole")
+"""
+
+
+def test_a_file_system_without_room_loses_nothing(tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=3m tmpfs "$1" && shift && exec "$@"', "-"]
+    probe = subprocess.run([*mount, str(tmp_path), "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("needs the right to mount a file system")
+    command = [*mount, str(tmp_path), sys.executable, "-c", FILL, str(tmp_path), str(Path(__file__).parent)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "full and whole\n", result.stderr
 
 
 # ---- kill -9 ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from whippletree.store.disk import sync_dir, sync_tree
+from whippletree.store.disk import sync_path, sync_tree
 
 _NAME = re.compile(r"step-(\d{6,})")
 _KEEP = ".keep"
@@ -45,14 +45,14 @@ def write_checkpoint(folder: Path, step: int, write: Callable[[Path], None], *, 
     sync_tree(temporary)
     remove_checkpoint(final)
     temporary.rename(final)
-    sync_dir(folder)
+    sync_path(folder)
     return final
 
 
 def mark_kept(path: Path) -> None:
     """Except the checkpoint from pruning."""
     (path / _KEEP).touch()
-    sync_dir(path)
+    sync_path(path)
 
 
 def prune_checkpoints(folder: Path, step: int, last: int) -> None:

@@ -57,16 +57,12 @@ def sync_tree(path: Path) -> None:
     """Flush every file and directory under `path`, and `path` itself, to the disk."""
     for folder, _, files in os.walk(path, topdown=False):
         for name in files:
-            _sync(Path(folder) / name)
-        _sync(Path(folder))
+            sync_path(Path(folder) / name)
+        sync_path(Path(folder))
 
 
-def sync_dir(path: Path) -> None:
-    """Flush the names in one directory, which makes a rename in it durable."""
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Flush one file, or the names in one directory, which makes a rename in it durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from whippletree.errors import StoreError
 from whippletree.store import checkpoints as cp
 from whippletree.store import records
-from whippletree.store.disk import MIN_FREE_BYTES, check_free_space, storing, sync_dir, sync_tree
+from whippletree.store.disk import MIN_FREE_BYTES, check_free_space, storing, sync_path, sync_tree
 from whippletree.store.lock import WriteLock
 from whippletree.store.schema import create_database, open_database
 from whippletree.types import Json, ModelCall, Purpose, Rollout, Score
@@ -84,7 +84,7 @@ class RunStore:
             connection.close()
             sync_tree(building)
             building.rename(target)  # the directory appears as a whole or not at all
-            sync_dir(target.parent)
+            sync_path(target.parent)
         except (OSError, sqlite3.OperationalError) as error:
             shutil.rmtree(building, ignore_errors=True)
             raise StoreError(f"{path} cannot be created ({error}): check the path and its permissions") from error
@@ -158,7 +158,7 @@ class RunStore:
             self._insert_rollouts(rollouts)
         # A commit outlives the process but, until the log is flushed, not a power cut; the older checkpoints must
         # stay until the step that replaces them is safe from both.
-        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        sync_path(self.path / "run.sqlite-wal")
         cp.prune_checkpoints(self._checkpoints, step, KEEP_LAST)
 
     def commit_scores(
