@@ -207,6 +207,10 @@ class Sandbox(Protocol):
         """Run in the persistent shell; a timeout is a result, a dead sandbox raises SandboxError."""
         ...
 
+    async def stop(self) -> None:
+        """Kill every process and keep the files, so that they can be graded; `run` raises SandboxError from then on."""
+        ...
+
     async def close(self) -> None:
         """Leave no process and no file. Safe to call twice."""
         ...
