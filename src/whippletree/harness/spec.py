@@ -59,6 +59,10 @@ def _workspace_path(path: str) -> str:
     return path
 
 
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+"""What every model API accepts."""
+
+
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,7 +79,7 @@ class Prompt(_Data):
 
 
 class ToolSpec(_Data):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+    name: ToolName
     description: str
     parameters: dict[str, Json]
     """JSON schema of type object, under the argument names that are shown."""
@@ -102,7 +106,9 @@ class ToolSpec(_Data):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.parameters.get("type") != "object" or not isinstance(self.parameters.get("properties"), dict):
+        properties = self.parameters.get("properties")
+        tables = isinstance(properties, dict) and all(isinstance(schema, dict) for schema in self.properties.values())
+        if self.parameters.get("type") != "object" or not tables:
             raise ValueError(f"parameters of {self.name} must be a JSON schema of type object with properties")
         if strangers := {*self.argument_aliases, *self.parameters.get("required", [])} - set(self.properties):
             raise ValueError(f"{self.name} has no argument {sorted(strangers)[0]}")
@@ -201,7 +207,7 @@ class HarnessSpec(_Data):
     limits: Limits
     draw: Literal["level", "task"] = "level"
     """Tool names are fixed, or drawn from their pools for each task, so that the tool list must be read."""
-    name_pools: dict[str, tuple[str, ...]] = {}
+    name_pools: dict[str, tuple[ToolName, ...]] = {}
 
     @property
     def content_hash(self) -> str:
