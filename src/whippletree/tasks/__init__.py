@@ -1,1 +1,11 @@
+"""What is asked and how it is graded.
 
+A source is a class with `name`, `tasks(split)` and `grade(task, workspace)` (`types.TaskSource`), in one file or folder
+and one line of the table below. Invariant: grading never runs anything from a workspace and never raises because of it.
+"""
+
+from whippletree.tasks.paddock import Paddock
+
+SOURCES: dict[str, type[Paddock]] = {"paddock": Paddock}
+
+__all__ = ["SOURCES", "Paddock"]
