@@ -104,7 +104,7 @@ def test_27_runs_of_five_factors_leave_one_triple_aliased():
         (5, 9, "nearest run counts that work: 18"),
         (8, 18, "nearest run counts that work: 27"),
         (3, 54, "nearest run counts that work: 27"),
-        (122, 243, "no run count works"),
+        (122, 243, "there is none for this many factors"),
     ],
 )
 def test_impossible_arrays_name_the_nearest_sizes(factors, runs, advice):

@@ -54,7 +54,7 @@ def orthogonal_array(runs: int, factors: int) -> Rows:
     if runs not in possible:
         nearest = [n for n in possible if n < runs][-1:] + [n for n in possible if n > runs][:1]
         sizes = " and ".join(map(str, nearest))
-        advice = f"the nearest run counts that work: {sizes}" if sizes else "no run count works for so many"
+        advice = f"the nearest run counts that work: {sizes}" if sizes else "there is none for this many factors"
         raise HarnessError(f"no orthogonal array of {runs} runs for {factors} three-level factors; {advice}")
     if runs == 18:
         return taguchi_l18()[:, 1 : factors + 1]
