@@ -1,1 +1,1 @@
-
+"""Acting: one task under one harness, many at once."""

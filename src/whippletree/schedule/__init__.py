@@ -1,1 +1,1 @@
-
+"""Which task under which harness, and when."""

@@ -1,0 +1,256 @@
+"""A policy in this process: any Hugging Face causal LM, sampled and trained on the same torch parameters.
+
+Sampler and trainer share their weights, so publishing is a change of version and their log-probabilities agree to
+rounding. In lockstep, sampling waits until every announced worker has asked, and serves the requests in the order of
+their sessions: then a run with the same seed gives the same bits whatever the sandboxes' speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import whippletree.policy.nano.modeling  # noqa: F401  (registers the architecture)
+from whippletree.chat.base import Renderer
+from whippletree.errors import ContextOverflow, PolicyError
+from whippletree.policy.base import Loss, TokenBatch
+from whippletree.policy.slots import Job, SlotDecoder
+from whippletree.trajectory.packing import pack
+from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
+
+PROBE_TOKENS = 64
+
+
+class LocalPolicy:
+    """See `whippletree.policy.base.Policy`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        renderer: Renderer,
+        *,
+        num_slots: int = 128,
+        max_context: int = 1024,
+        micro_batch_tokens: int = 8192,
+        lockstep: bool = True,
+        probe_tolerance: float = 1e-3,
+    ) -> None:
+        self.model, self.renderer = model, renderer
+        self.max_context, self.micro_batch_tokens = max_context, micro_batch_tokens
+        self.lockstep, self.probe_tolerance = lockstep, probe_tolerance
+        self.version = 0
+        self.cpu_s = {"sampling": 0.0, "learning": 0.0}
+        """CPU seconds of the policy's thread so far."""
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        self._decoder = SlotDecoder(model, num_slots=num_slots, max_context=max_context)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._workers = 0
+        self._asked: dict[tuple[str, int], Job] = {}
+        self._sampling: asyncio.Task[None] | None = None
+        model.eval()
+
+    # ---- acting ----
+
+    @contextmanager
+    def worker(self) -> Generator[None]:
+        self._workers += 1
+        try:
+            yield
+        finally:
+            self._workers -= 1
+            self._start_sampling()
+
+    async def sample(
+        self, prompt_ids: Ids, sampling: Sampling, *, stop_ids: tuple[int, ...], session: str, seed: int
+    ) -> TokenSample:
+        room = self.max_context - len(prompt_ids)
+        if room < 1 or len(prompt_ids) == 0:
+            raise ContextOverflow(f"a prompt of {len(prompt_ids)} tokens does not fit a context of {self.max_context}")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[TokenSample] = loop.create_future()
+
+        def done(sample: TokenSample) -> None:
+            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(sample))
+
+        max_tokens = min(sampling.max_tokens, room)
+        uniforms = np.random.Generator(np.random.Philox(seed)).random(max_tokens, dtype=np.float32)
+        job = Job(prompt_ids, max_tokens, sampling.temperature, frozenset(stop_ids), uniforms, self.version, done)
+        self._asked[session, seed] = job
+        self._start_sampling()
+        return await answer
+
+    def _start_sampling(self) -> None:
+        idle = self._sampling is None or self._sampling.done()
+        if idle and self._asked and (not self.lockstep or len(self._asked) >= self._workers):
+            self._sampling = asyncio.get_running_loop().create_task(self._sample_all())
+
+    async def _sample_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._asked and (not self.lockstep or len(self._asked) >= self._workers):
+            self._decoder.waiting += [job for _, job in sorted(self._asked.items())]
+            self._asked.clear()
+            steps = self._decode_all if self.lockstep else self._decoder.step
+            while await loop.run_in_executor(self._thread, self._timed, "sampling", steps):
+                if not self.lockstep:
+                    self._decoder.waiting += self._asked.values()
+                    self._asked.clear()
+
+    def _decode_all(self) -> bool:
+        while self._decoder.step():
+            pass
+        return False
+
+    # ---- learning ----
+
+    async def logprobs(self, ids: Sequence[Ids], temperature: float = 1.0) -> list[Floats]:
+        return await self._in_thread(self._logprobs, ids, temperature)
+
+    def _logprobs(self, ids: Sequence[Ids], temperature: float) -> list[Floats]:
+        found: list[Floats] = []
+        with torch.no_grad():
+            for sequence in ids:
+                tokens = torch.from_numpy(sequence)[None]
+                trained = torch.ones(tokens.shape[1] - 1, dtype=torch.bool)[None]
+                logprobs, _ = self._score(tokens, trained, torch.full((tokens.shape[1] - 1,), temperature))
+                found.append(logprobs.numpy())
+        return found
+
+    async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
+        return await self._in_thread(self._forward_backward, samples, loss)
+
+    def _forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for indices in pack(samples, self.micro_batch_tokens):
+            value, statistics = loss(self._token_batch([samples[i] for i in indices]))
+            value.backward()
+            for name, total in statistics.items():
+                totals[name] = totals.get(name, 0.0) + total
+        return totals
+
+    def _token_batch(self, samples: Sequence[Sample]) -> TokenBatch:
+        width = max(len(sample.ids) for sample in samples)
+
+        def padded(name: str) -> Tensor:
+            rows = [torch.from_numpy(getattr(sample, name)) for sample in samples]
+            return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
+
+        trained = padded("weights")[:, 1:] > 0
+        temperatures = torch.tensor([sample.temperature for sample in samples])[:, None].expand(trained.shape)[trained]
+        logprobs, entropy = self._score(padded("ids"), trained, temperatures)
+        return TokenBatch(
+            logprobs,
+            entropy,
+            rollout_logprobs_N=padded("rollout_logprobs")[:, 1:][trained],
+            advantages_N=padded("advantages")[:, 1:][trained],
+            weights_N=padded("weights")[:, 1:][trained],
+        )
+
+    def _score(self, ids_BT: Tensor, trained_BS: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of the tokens ids_BT[:, 1:][trained_BS], shape (N,); S = T - 1.
+
+        Rows are padded on the right, where causal attention needs no mask.
+        """
+        hidden = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1][trained_BS]
+        logits_NV = self.model.get_output_embeddings()(hidden).float() / temperatures_N[:, None]
+        every_NV = torch.log_softmax(logits_NV, -1)
+        entropy = -(every_NV.exp() * every_NV).sum(-1)
+        return every_NV.gather(1, ids_BT[:, 1:][trained_BS][:, None])[:, 0], entropy
+
+    async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
+        return await self._in_thread(self._optim_step, lr, max_grad_norm)
+
+    def _optim_step(self, lr: float, max_grad_norm: float) -> dict[str, float]:
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"grad_norm": float(norm), "skipped_update": float(not torch.isfinite(norm))}
+
+    async def publish(self) -> float:
+        self.version += 1
+        gap = await self._in_thread(self._probe_gap)
+        if not gap <= self.probe_tolerance:
+            raise PolicyError(
+                f"after update {self.version} sampler and trainer differ by {gap:.2g} nats on the probe sequence, "
+                f"expected at most {self.probe_tolerance:.2g}; the sampler does not hold the trainer's weights"
+            )
+        return gap
+
+    def _probe_gap(self) -> float:
+        """Sample a few tokens after a fixed prompt and score them again: the largest difference in nats."""
+        self._decoder.forget()
+        vocab = int(self.model.config.vocab_size)
+        prompt = np.random.default_rng(0).integers(0, vocab, PROBE_TOKENS // 2, dtype=np.int64)
+        samples: list[TokenSample] = []
+        length = PROBE_TOKENS // 2
+        uniforms = np.random.default_rng(self.version).random(length, dtype=np.float32)
+        self._decoder.waiting.append(Job(prompt, length, 1.0, frozenset(), uniforms, self.version, samples.append))
+        self._decode_all()
+        (sampled,) = samples
+        scored = self._logprobs([np.concatenate([prompt, sampled.ids])], 1.0)[0][len(prompt) - 1 :]
+        self._decoder.forget()
+        return float(np.abs(scored - sampled.logprobs).max())
+
+    # ---- keeping ----
+
+    def save(self, path: Path, *, optimizer: bool = True) -> None:
+        self.model.save_pretrained(path)
+        if optimizer:
+            torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
+
+    def load(self, path: Path) -> None:
+        loaded = load_model(path)
+        self.model.load_state_dict(loaded.state_dict())
+        trainer = path / "trainer.pt"
+        if trainer.exists():
+            state: dict[str, Any] = torch.load(trainer, weights_only=True)
+            self.version = state["version"]
+            self.optimizer.load_state_dict(state["optimizer"])
+        self._decoder.forget()
+
+    def fingerprint(self) -> str:
+        """Hash of all parameters: equal exactly where the weights are."""
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.model.named_parameters()):
+            digest.update(name.encode())
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    async def close(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def _in_thread(self, function: Any, *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, "learning", function, *args)
+
+    def _timed(self, account: str, function: Any, *args: Any) -> Any:
+        started = time.thread_time()
+        try:
+            return function(*args)
+        finally:
+            self.cpu_s[account] += time.thread_time() - started
+
+
+def load_model(path: Path | str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A causal LM from a directory or a hub name; raises PolicyError where there is none."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise PolicyError(
+            f"cannot load a model from '{path}': {error}. Expected 'nano', a directory written by save_pretrained, "
+            "or the name of a Hugging Face model"
+        ) from error

@@ -1,0 +1,81 @@
+"""A scripted agent: knows the commands that solve a task, and speaks the language of any white-box harness.
+
+It stands where the policy's session stands, so that its traces are captured exactly as a policy's are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from whippletree.chat.base import Renderer
+from whippletree.gateway.capture import CaptureSession
+from whippletree.harness.spec import HarnessSpec
+from whippletree.types import Completion, Ids, Message, Request, Sampling, TokenSample, ToolCall
+
+FINAL, CHECKED = "done", "so far so good"
+_WRITE = re.compile(r"echo ([\w ]+) > (\S+)")
+_REPLACE = re.compile(r"sed -i 's/(\w+)/(\w+)/' (\S+)")
+
+
+class Dictation:
+    """A sampler that says what it is told to say."""
+
+    max_context = 1 << 20
+
+    def __init__(self) -> None:
+        self.ids: Ids = np.empty(0, dtype=np.int64)
+
+    async def sample(
+        self, prompt_ids: Ids, sampling: Sampling, *, stop_ids: tuple[int, ...], session: str, seed: int
+    ) -> TokenSample:
+        return TokenSample(self.ids, np.zeros(len(self.ids), dtype=np.float32), "stop", policy_version=0)
+
+
+class Expert:
+    """Does the commands one a turn, plans and verifies where the workflow asks for it, and finishes."""
+
+    def __init__(self, spec: HarnessSpec, commands: Sequence[str], renderer: Renderer) -> None:
+        self.spec, self.commands, self.renderer = spec, list(commands), renderer
+        self.dictation = Dictation()
+        self.session = CaptureSession(
+            "expert", self.dictation, renderer, Sampling(), seed=0, max_calls=None, max_tokens=None
+        )
+        self.planned = not spec.workflow.plan_first
+        self.left = list(commands)
+
+    async def complete(self, request: Request) -> Completion:
+        self.dictation.ids = self.renderer.encode_completion(self.answer(request))
+        return await self.session.complete(request)
+
+    def answer(self, request: Request) -> Message:
+        if request.kind == "compaction":
+            done = self.commands[: len(self.commands) - len(self.left)]
+            return Message("assistant", " ; ".join(["did", *done]))
+        last = request.messages[-1]
+        if not self.planned:
+            self.planned = True
+            return Message("assistant", " ".join(["plan", *(command.split()[0] for command in self.commands)]))
+        if last.role == "user" and last.content == self.spec.workflow.verify_request:
+            return Message("assistant", CHECKED)
+        if not self.left:
+            return Message("assistant", FINAL)
+        return Message("assistant", "", (self.call(self.left.pop(0)),))
+
+    def call(self, command: str) -> ToolCall:
+        """Writing and replacing go through the editor, all else through the shell."""
+        if match := _WRITE.fullmatch(command):
+            return self.shown("file_editor", command="create", path=match[2], file_text=match[1] + "\n")
+        if match := _REPLACE.fullmatch(command):
+            return self.shown("file_editor", command="str_replace", path=match[3], old_str=match[1], new_str=match[2])
+        return self.shown("execute_bash", command=command)
+
+    def shown(self, canonical: str, **arguments: Any) -> ToolCall:
+        """A call under the names that the harness shows."""
+        tool = next(tool for tool in self.spec.tools if not tool.distractor and tool.canonical == canonical)
+        names = {tool.canonical_argument(name): name for name in tool.properties}
+        return ToolCall("", tool.name, json.dumps({names[key]: value for key, value in arguments.items()}))

@@ -1,0 +1,256 @@
+"""Opens what a story needs (policy, sandboxes, schedule, store) and closes it, whatever happens."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from whippletree.algorithms.grpo import GRPO, Credit
+from whippletree.chat.base import Renderer
+from whippletree.chat.compact import CompactRenderer
+from whippletree.chat.template import TemplateRenderer
+from whippletree.config import HarnessesSection, PolicySection, RunConfig, TasksSection
+from whippletree.errors import ConfigError, PolicyError
+from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
+from whippletree.harness.space import HarnessSpace
+from whippletree.harness.spec import HarnessSpec
+from whippletree.policy.local import LocalPolicy, load_model
+from whippletree.rollout.lifecycle import World
+from whippletree.sandbox import Sandboxes, open_sandboxes
+from whippletree.schedule.base import Plan
+from whippletree.schedule.pool import harness_set
+from whippletree.store.run_dir import RunStore, StepRecord
+from whippletree.tasks.paddock import Paddock
+from whippletree.types import Group, Rollout, Sampling, Scheduler, Task, TaskSource
+
+
+class Harnesses:
+    """Names to specs of one space."""
+
+    def __init__(self, section: HarnessesSection) -> None:
+        self.space: HarnessSpace
+        self.base: HarnessSpec
+        if section.space == "paper":
+            self.space, self.base = paper_space(), paper_base()
+        else:
+            self.space, self.base = load_space(Path(section.space))
+        if section.draw_names:
+            self.base = patched(self.base, {"draw": "task"}, "harnesses.draw_names")
+        self._known: dict[str, HarnessSpec] = {}
+
+    def spec(self, name: str) -> HarnessSpec:
+        """Raises HarnessError for a name that the space does not have."""
+        if name not in self._known:
+            self._known[name] = compose(self.space, self.space.parse(name), self.base)
+        return self._known[name]
+
+
+def task_source(section: TasksSection) -> TaskSource:
+    return Paddock(tiers=section.tiers, kinds=section.kinds)
+
+
+def open_policy(section: PolicySection) -> LocalPolicy:
+    """Load model and renderer; raises PolicyError where there are none."""
+    torch.set_num_threads(section.threads)
+    if section.model == "nano":
+        with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
+            return _opened(path, section)
+    return _opened(section.model, section)
+
+
+def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
+    model = load_model(path)
+    return LocalPolicy(
+        model,
+        renderer_for(path),
+        num_slots=section.num_slots,
+        max_context=section.max_context,
+        micro_batch_tokens=section.micro_batch_tokens,
+        lockstep=section.lockstep,
+    )
+
+
+def renderer_for(path: Path | str) -> Renderer:
+    """The compact format where the tokenizer has its marks, the model's own chat template elsewhere."""
+    file = Path(path) / "tokenizer.json"
+    if file.exists():
+        tokenizer = Tokenizer.from_file(str(file))
+        if tokenizer.token_to_id("<|call|>") is not None:
+            return CompactRenderer(tokenizer)
+    from transformers import AutoTokenizer
+
+    try:
+        return TemplateRenderer(AutoTokenizer.from_pretrained(path))
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"cannot load the tokenizer of '{path}': {error}") from error
+
+
+@dataclass
+class Run:
+    """Everything open that a story uses."""
+
+    config: RunConfig
+    store: RunStore
+    policy: LocalPolicy
+    harnesses: Harnesses
+    sandboxes: Sandboxes
+    tasks: TaskSource
+    scheduler: Scheduler
+    next_step: int
+    progress: Callable[[Rollout], None] = field(default=lambda rollout: None)
+
+    @property
+    def algorithm(self) -> GRPO:
+        return self.config.algorithm
+
+    @cached_property
+    def world(self) -> World:
+        return self.world_for(self.config.seed)
+
+    def world_for(self, seed: int) -> World:
+        limits = self.config.rollout
+        return World(
+            policy=self.policy,
+            sandboxes=self.sandboxes,
+            tasks=self.tasks,
+            harness=self.harnesses.spec,
+            sampling=Sampling(self.config.sampling.temperature, self.config.sampling.max_tokens),
+            seed=seed,
+            max_calls=limits.max_calls,
+            max_tokens=limits.max_tokens,
+            timeout_s=limits.timeout_s,
+        )
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left."""
+        yield from range(self.next_step, self.config.steps)
+
+    def lr(self, step: int) -> float:
+        """Linear warm-up, then linear decay."""
+        section = self.config.optimizer
+        warm = min(1.0, (step + 1) / max(1, section.warmup_steps))
+        left = 1.0 - step / max(1, self.config.steps)
+        return section.lr * warm * (section.decay_to + (1.0 - section.decay_to) * left)
+
+    def commit(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], clock: Clock) -> None:
+        """Make the step permanent: checkpoint first, then everything else in one transaction."""
+        self.store.write_checkpoint(step, self.policy.save)
+        record = StepRecord(step, self.policy.version, clock.wall_s, clock.cpu_s, self.scheduler.state(), metrics)
+        self.store.commit_step(record, (rollout for group in groups for rollout in group.rollouts))
+
+
+@asynccontextmanager
+async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
+    """Open a run where it stopped, or at its beginning.
+
+    Everything that the user may have got wrong is found here, before the first rollout.
+    """
+    harnesses = Harnesses(config.harnesses)
+    names = harness_set(harnesses.space, config.harnesses.train, config.seed).names
+    for wanted in config.evaluate.sets.values():
+        harness_set(harnesses.space, wanted, config.seed)
+    tasks = task_source(config.tasks)
+    sandboxes = open_sandboxes(config.sandbox.kind, config.sandbox.limits)
+    policy = open_policy(config.policy)
+    try:
+        plan = Plan(
+            space=harnesses.space,
+            harnesses=names,
+            tasks=tasks.tasks(config.tasks.split),
+            batch_size=config.batch_size,
+            group_size=config.group_size,
+            seed=config.seed,
+        )
+        scheduler = config.schedule.open(plan)
+        point = store.resume_point()
+        store.truncate_after(point.next_step - 1)
+        if point.checkpoint is not None:
+            policy.load(point.checkpoint)
+            scheduler.restore(point.scheduler_state)
+        yield Run(config, store, policy, harnesses, sandboxes, tasks, scheduler, point.next_step)
+    finally:
+        await policy.close()
+
+
+class Clock:
+    """Wall and CPU seconds since it was made, CPU split by who used it."""
+
+    def __init__(self, policy: LocalPolicy) -> None:
+        self._policy = policy
+        self._wall = time.perf_counter()
+        self._start = self._cpu()
+
+    def _cpu(self) -> dict[str, float]:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {
+            "own": own.ru_utime + own.ru_stime,
+            "sandbox": children.ru_utime + children.ru_stime,
+            **self._policy.cpu_s,
+        }
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self._wall
+
+    @property
+    def cpu_s(self) -> float:
+        split = self.split()
+        return sum(split.values())
+
+    def split(self) -> dict[str, float]:
+        """CPU seconds in sampling, learning, sandboxes (all their processes), and everything else."""
+        spent = {name: value - self._start[name] for name, value in self._cpu().items()}
+        other = max(0.0, spent["own"] - spent["sampling"] - spent["learning"])
+        return {name: spent[name] for name in ("sampling", "learning", "sandbox")} | {"other": other}
+
+
+def step_metrics(
+    groups: Sequence[Group], credit: Credit, learned: Mapping[str, float], gap: float, clock: Clock
+) -> dict[str, float]:
+    """One step in numbers; the table in docs/metrics.md explains them."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    graded = [rollout for rollout in rollouts if rollout.reward is not None]
+    weight = max(learned.get("weight", 0.0), 1e-9)
+    calls = [call for rollout in rollouts for call in rollout.calls]
+    prompt_tokens = sum(len(call.prompt_ids) for call in calls)
+    return {
+        "reward": mean(rollout.reward.value for rollout in graded if rollout.reward is not None),
+        "passed": mean(float(rollout.passed) for rollout in graded),
+        "rollouts": float(len(rollouts)),
+        "rollouts/errors": float(len(rollouts) - len(graded)),
+        "rollouts/turns": mean(rollout.num_turns for rollout in rollouts),
+        "calls/malformed": mean(float(call.parse_error is not None) for call in calls),
+        "tokens/sampled": float(sum(len(call.completion_ids) for call in calls)),
+        "tokens/prompt": float(prompt_tokens),
+        "tokens/cached_share": sum(call.cached_tokens for call in calls) / max(1, prompt_tokens),
+        "tokens/trained": learned.get("trained_tokens", 0.0),
+        "loss": learned.get("loss", 0.0),
+        "entropy": learned.get("entropy", 0.0) / weight,
+        "clipped": learned.get("clipped", 0.0) / weight,
+        "logprob_gap": learned.get("logprob_gap", 0.0) / weight,
+        "probe_gap": gap,
+        "grad_norm": learned.get("grad_norm", 0.0),
+        "skipped_update": learned.get("skipped_update", 0.0),
+        **credit.metrics,
+        **{f"cpu_s/{name}": seconds for name, seconds in clock.split().items()},
+        "wall_s": clock.wall_s,
+    }
+
+
+def mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def check_split(tasks: Sequence[Task], split: str, needed: int) -> None:
+    if len(tasks) < needed:
+        raise ConfigError(f"split '{split}' has {len(tasks)} tasks, the evaluation needs {needed} distinct ones")

@@ -1,0 +1,72 @@
+"""What every schedule is given, and the scheduler that all stateless strategies share.
+
+A strategy is a function of its settings, the seed and the step alone: a resumed run goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from whippletree.harness.space import HarnessSpace
+from whippletree.types import Assignment, Group, Json, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The material of a schedule: every step takes `batch_size` tasks, `group_size` rollouts each."""
+
+    space: HarnessSpace
+    harnesses: tuple[str, ...]
+    """The training set, in the design's order."""
+    tasks: Sequence[Task]
+    batch_size: int
+    group_size: int
+    seed: int
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """A generator that depends on the seed and the key only."""
+        return np.random.default_rng((self.seed, *key))
+
+    def batch(self, block: int) -> list[Task]:
+        """The tasks of one block; the tasks are gone through in an order that is shuffled anew every epoch."""
+        places = range(block * self.batch_size, (block + 1) * self.batch_size)
+        return [self.tasks[balanced_draw(self, len(self.tasks), place, stream=0)] for place in places]
+
+
+def balanced_draw(plan: Plan, size: int, place: int, *, stream: int) -> int:
+    """The element at `place` of an endless sequence of shuffled copies of range(size): all are met equally often."""
+    epoch, within = divmod(place, size)
+    return int(plan.rng(stream, epoch).permutation(size)[within])
+
+
+Pick = Callable[[Plan, int, int], Sequence[str]]
+"""(plan, block, visit) -> the harness of each task of the block's batch at its visit-th step."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScheduler:
+    """`steps_per_task` consecutive steps on the same tasks, each under the harnesses that `pick` names."""
+
+    plan: Plan
+    steps_per_task: int
+    pick: Pick
+
+    def assign(self, step: int) -> list[Assignment]:
+        block, visit = divmod(step, self.steps_per_task)
+        tasks, harnesses = self.plan.batch(block), self.pick(self.plan, block, visit)
+        return [
+            Assignment(step, task, harness, self.plan.group_size)
+            for task, harness in zip(tasks, harnesses, strict=True)
+        ]
+
+    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        """Nothing is learned from outcomes."""
+
+    def state(self) -> Json:
+        return {}
+
+    def restore(self, state: Json) -> None:
+        """Nothing is kept."""

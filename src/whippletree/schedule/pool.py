@@ -1,0 +1,44 @@
+"""Sets of harnesses by name: the shorthand that configurations and commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from whippletree.errors import HarnessError
+from whippletree.harness import designs
+from whippletree.harness.designs import Design
+from whippletree.harness.space import HarnessSpace
+
+FORMS = "'base', 'training', 'held-out', 'all', 'balanced:RUNS', 'random:RUNS', or a list of names"
+_SIZED = re.compile(r"(balanced|random):(\d+)")
+
+
+def harness_set(space: HarnessSpace, wanted: str | Sequence[str], seed: int) -> Design:
+    """The design that a name stands for; raises HarnessError where it stands for none.
+
+    `training` and `held-out` are the paper's Tables 6 and 8, and exist in spaces with its factors.
+    """
+    if not isinstance(wanted, str):
+        return designs.listed(space, wanted)
+    if sized := _SIZED.fullmatch(wanted):
+        make = designs.choose if sized[1] == "balanced" else designs.random_subset
+        return make(space, int(sized[2]), seed)
+    match wanted:
+        case "base":
+            return designs.listed(space, [space.name((0,) * len(space.keys))])
+        case "training":
+            return designs.listed(space, designs.PAPER_TRAINING)
+        case "held-out":
+            return designs.listed(space, designs.PAPER_HELD_OUT)
+        case "all":
+            return designs.full(space)
+        case _:
+            space_named = designs.listed(space, [wanted]) if _looks_like_name(space, wanted) else None
+            if space_named is None:
+                raise HarnessError(f"'{wanted}' names no set of harnesses; expected {FORMS}")
+            return space_named
+
+
+def _looks_like_name(space: HarnessSpace, text: str) -> bool:
+    return text.startswith(space.keys[0]) and any(letter.isdigit() for letter in text)
