@@ -1,0 +1,149 @@
+"""The directories of sandboxes on the host: made privately, filled safely, and removed whatever was done to them.
+
+A root directory is locked by the process that made it. The kernel drops the lock when that process dies in any way, so
+an unlocked root is a leftover and nothing else is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from whippletree.errors import SandboxError
+
+_PREFIX = "whippletree-sandboxes-"
+_SMALL = 200
+"""Entries up to which a tree is removed in this process rather than by `rm`."""
+
+
+class WorkspaceRoot:
+    """A private directory under the system's temporary one, with a numbered directory for each sandbox."""
+
+    def __init__(self, owner: tuple[int, int]) -> None:
+        """Remove the leftovers of dead programs, then make the root. `owner` is the user and group of sandboxes."""
+        parent = Path(tempfile.gettempdir())
+        reap(parent)
+        self._owner = owner
+        self._count = 0
+        self.path, self._lock = _make_locked(parent)
+
+    def make(self, files: Mapping[str, str]) -> Path:
+        """A new directory that holds `workspace` (with `files`) and `tmp`, both the owner's."""
+        place = self.path / str(self._count)
+        self._count += 1
+        place.mkdir()
+        place.chmod(0o755)  # whatever the umask
+        try:
+            for name in ("workspace", "tmp"):
+                (place / name).mkdir(0o700)
+            fill(place / "workspace", files, self._owner)
+            for name in ("workspace", "tmp"):
+                os.chown(place / name, *self._owner)
+        except BaseException:
+            remove(place)
+            raise
+        return place
+
+    def close(self) -> None:
+        if self._lock is None:
+            return
+        remove(self.path)
+        os.close(self._lock)
+        self._lock = None
+
+
+def fill(workspace: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:
+    """Write `files` (relative path -> text, as UTF-8) into the empty directory `workspace`.
+
+    Nothing outside can be reached: the tree starts empty, only plain directories and new files are made, and `..` is
+    refused. Raises SandboxError for a path that cannot be.
+    """
+    made: set[str] = set()
+    for name, text in files.items():
+        parts = name.split("/")
+        if "\0" in name or any(part in ("", ".", "..") for part in parts):
+            raise SandboxError(f"the file path {name!r} must be relative and stay within the workspace")
+        try:
+            for depth in range(1, len(parts)):
+                directory = "/".join(parts[:depth])
+                if directory not in made:
+                    os.mkdir(workspace / directory)  # noqa: PTH102 (one call fewer, on the hot path)
+                    os.chown(workspace / directory, *owner)
+                    made.add(directory)
+            descriptor = os.open(workspace / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise SandboxError(f"the file {name!r} cannot be made in the workspace: {error.strerror}") from error
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchown(descriptor, *owner)
+            file.write(text.encode("utf-8", errors="replace"))
+
+
+def remove(path: Path) -> None:
+    """Remove a tree that no process uses any more, whatever its modes, depth, kinds and names. May take long."""
+    if not remove_small(path):
+        # rm and chmod walk by descriptors: no limit of depth or path length, and no symlink is followed.
+        subprocess.run(["chmod", "-R", "u+rwX", "--", path], stderr=subprocess.DEVNULL, check=False)
+        done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SandboxError(f"cannot remove {path}: {done.stderr.strip()[:200]}")
+
+
+def remove_small(path: Path) -> bool:
+    """Remove a shallow tree of a few entries at once; False where it is larger or resists, then some may remain."""
+    left = _SMALL
+
+    def empty(directory: str, depth: int) -> bool:
+        nonlocal left
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return False
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)  # noqa: PTH108
+                elif depth == 0 or not empty(entry.path, depth - 1):
+                    return False
+        os.rmdir(directory)  # noqa: PTH106
+        return True
+
+    try:
+        return empty(str(path), depth=8)
+    except FileNotFoundError:
+        return not path.exists()
+    except OSError:
+        return False
+
+
+def reap(parent: Path) -> None:
+    """Remove the roots in `parent` that are ours by name and owner and whose program is dead."""
+    for path in parent.glob(_PREFIX + "*"):
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(path)
+        except (BlockingIOError, SandboxError):
+            pass  # alive, or not removable by us: somebody else's to judge
+        finally:
+            os.close(lock)
+
+
+def _make_locked(parent: Path) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another program's `reap` came between
+            continue
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            path.chmod(0o711)  # sandboxes of another user must be able to pass through
+            return path, lock
+        os.close(lock)
