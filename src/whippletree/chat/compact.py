@@ -133,10 +133,8 @@ class CompactRenderer:
         return "".join(mark + text for mark, text in self._segments(ids))
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
-        try:
-            return tuple(self._tokenizer.encode(text).ids)
-        except UnicodeEncodeError:  # lone surrogates, which no UTF-8 text holds
-            return tuple(self._tokenizer.encode(text.encode("utf-8", "replace").decode()).ids)
+        valid = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
+        return tuple(self._tokenizer.encode(valid).ids)
 
     def _encode_tool(self, tool: Tool) -> list[int]:
         ids = [self._special["<|tool|>"], *self._encode(_labelled(tool.name, tool.description))]
@@ -157,10 +155,13 @@ class CompactRenderer:
     def _segments(self, ids: Ids) -> list[tuple[str, str]]:
         """(special token, text after it) in order; the first one has no special token."""
         values: list[int] = ids.tolist()
-        starts = [i for i, id in enumerate(values) if id in self._names]
-        segments = [("", self._decode(values[: starts[0] if starts else len(values)]))]
-        for start, end in zip(starts, [*starts[1:], len(values)], strict=True):
-            segments.append((self._names[values[start]], self._decode(values[start + 1 : end])))
+        segments: list[tuple[str, str]] = []
+        mark, start = "", 0
+        for position, id in enumerate(values):
+            if id in self._names:
+                segments.append((mark, self._decode(values[start:position])))
+                mark, start = self._names[id], position + 1
+        segments.append((mark, self._decode(values[start:])))
         return segments
 
     def _decode(self, ids: list[int]) -> str:

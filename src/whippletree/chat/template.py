@@ -116,7 +116,8 @@ class TemplateRenderer:
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _encode(self, text: str) -> Ids:
-        ids = np.array(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+        valid = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded
+        ids = np.array(self._tokenizer.encode(valid, add_special_tokens=False), dtype=np.int64)
         ids.flags.writeable = False
         return ids
 
