@@ -29,7 +29,7 @@ def reward(cell: Score) -> float:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10)
+@settings(deadline=None, max_examples=10)
 def test_in_a_full_factorial_balanced_means_are_plain_means(seed):
     cells = evaluation(np.random.default_rng(seed), FULL, 8)
     found = main_effects(cells, levels_of, rng(), resamples=50)

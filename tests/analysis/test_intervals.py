@@ -24,7 +24,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 12))
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 def test_the_interval_holds_the_mean_and_repeats(seed, num_tasks):
     cells = evaluation(rng(seed), HARNESSES, num_tasks)
     found = bootstrap_interval(cells, rng(), resamples=200)
@@ -106,6 +106,7 @@ def test_t_intervals_over_seeds():
         t_interval([])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
 def test_a_t_interval_is_centred_on_the_mean(values):
     found = t_interval(values)

@@ -2,13 +2,14 @@ from itertools import combinations
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import levels_of, score
 
 from whippletree.analysis.scores import by_harness, by_level, pass_at_k, pass_rate, summary
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass(passes, data):
     k = data.draw(st.integers(1, len(passes)))

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whippletree.analysis.study import StudyResult, aggregate, from_json, study_tables, to_json
@@ -47,6 +47,7 @@ def test_the_file_has_the_agreed_form():
     assert set(raw["differences"]["scaling - single"]["base"]) == {"mean", "low", "high"}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=2), min_size=1, max_size=5),
 )

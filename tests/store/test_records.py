@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whippletree.store import records
@@ -40,6 +40,7 @@ def model_calls(draw):
     return tuple(calls)
 
 
+@settings(deadline=None)
 @given(model_calls())
 def test_calls_come_back_equal(calls):
     rows = [row[1:] for row in records.call_rows(1, calls)]

@@ -86,9 +86,9 @@ def heatmap(columns: Mapping[str, Mapping[tuple[str, int], float]], title: str) 
     if not rows:
         raise ValueError("a heatmap needs at least one policy with one factor level")
     values = np.array([[100.0 * columns[p].get(row, nan) for p in policies] for row in rows])
-    figure, (axes,) = _figure(1.9 + 1.15 * len(policies), 1.1 + 0.27 * len(rows), 1, 1)
+    figure, (axes,) = _figure(1.6 + 1.15 * len(policies), 1.1 + 0.27 * len(rows), 1, 1)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    image = axes.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=max(high, low + 1.0))
+    axes.imshow(values, cmap="cividis", aspect="auto", vmin=low, vmax=max(high, low + 1.0))
     for (i, j), value in np.ndenumerate(values):
         if isfinite(value):
             dark = value < low + 0.6 * max(high - low, 1.0)
@@ -101,8 +101,6 @@ def heatmap(columns: Mapping[str, Mapping[tuple[str, int], float]], title: str) 
             axes.axhline(i - 0.5, color="white", linewidth=3)
     axes.spines[:].set_visible(False)
     axes.set_title(title, loc="left", fontsize=10, color=_INK)
-    bar = figure.colorbar(image, ax=axes, label="%", fraction=0.04, pad=0.03)
-    bar.outline.set_visible(False)
     return _png(figure)
 
 
@@ -126,8 +124,7 @@ def interval_chart(policies: Mapping[str, Mapping[str, Interval]], title: str) -
             axes.annotate(f"{mean:.1f}", (right, y), color=_INK, **place)
     axes.set_yticks([gap * i + (len(policies) - 1) / 2 for i in range(len(sets))], [set_title(s) for s in sets])
     axes.invert_yaxis()
-    axes.set_xlim(left=0.0)
-    axes.margins(x=0.08)
+    axes.set_xlim(0.0, 1.1 * max(axes.get_xlim()[1], 1.0))  # room for the numbers
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("Pass@1 (%)", fontsize=9)
     axes.grid(axis="x", color="#e5e5e5", linewidth=0.8)

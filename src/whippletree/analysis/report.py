@@ -192,7 +192,7 @@ def _effect_section(found: _Findings) -> list[str]:
     columns = {
         label: {(e.factor, e.level): e.mean.mean for e in effects.levels} for label, effects in found.effects.items()
     }
-    picture = heatmap(columns, f"Pass@1 by factor level, {where.lower()} harnesses")
+    picture = heatmap(columns, f"Pass@1 (%) by factor level, {where.lower()} harnesses")
     caption = f"Mean pass@1 (%) at each factor level with the other factors balanced; {where.lower()} harnesses."
     tables = [page.table(effects_table(e, _effects_title(label, found))) for label, e in found.effects.items()]
     return [page.heading("Factor levels"), page.figure(picture, caption), *tables]

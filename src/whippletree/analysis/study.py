@@ -159,8 +159,8 @@ def study_tables(result: StudyResult) -> tuple[Table, Table]:
 def _entry(value: Difference | None, sign: str) -> str:
     if value is None:
         return "–"
-    mean = f"{value.mean:{sign}.1f}"
-    return mean if value.low is None else f"{mean} ({value.low:{sign}.1f} to {value.high:{sign}.1f})"
+    mean = f"{value.mean:{sign}z.1f}"
+    return mean if value.low is None else f"{mean} ({value.low:{sign}z.1f} to {value.high:{sign}z.1f})"
 
 
 def _column(values: Sequence[float]) -> Column:

@@ -32,10 +32,10 @@ class Table:
 def percent(interval: Interval, *, signed: bool = False) -> str:
     """`34.7 (31.2 to 38.1)`, of an interval in [0, 1]; without bounds where there are none."""
     sign = "+" if signed else ""
-    mean = f"{100 * interval.mean:{sign}.1f}"
+    mean = f"{100 * interval.mean:{sign}z.1f}"
     if not (isfinite(interval.low) and isfinite(interval.high)):
         return mean
-    return f"{mean} ({100 * interval.low:{sign}.1f} to {100 * interval.high:{sign}.1f})"
+    return f"{mean} ({100 * interval.low:{sign}z.1f} to {100 * interval.high:{sign}z.1f})"
 
 
 def pass_intervals(policies: Sequence[PolicyScores], rng: np.random.Generator) -> dict[str, dict[str, Interval]]:
