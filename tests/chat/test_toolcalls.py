@@ -10,7 +10,8 @@ from whippletree.types import ToolCall
 
 
 def test_hermes_reads_several_calls_and_the_text_around_them():
-    text = 'Look.\n<tool_call>\n{"name": "ls", "arguments": {"n": 1}}\n</tool_call>\n<tool_call>{"name": "pwd"}</tool_call>'
+    first, second = '\n{"name": "ls", "arguments": {"n": 1}}\n', '{"name": "pwd"}'
+    text = f"Look.\n<tool_call>{first}</tool_call>\n<tool_call>{second}</tool_call>"
     assert parse_hermes(text) == ("Look.", (ToolCall("", "ls", '{"n": 1}'), ToolCall("", "pwd", "{}")))
 
 
