@@ -4,8 +4,11 @@ A source is a class with `name`, `tasks(split)` and `grade(task, workspace)` (`t
 and one line of the table below. Invariant: grading never runs anything from a workspace and never raises because of it.
 """
 
-from whippletree.tasks.paddock import Paddock
+from collections.abc import Callable
 
-SOURCES: dict[str, type[Paddock]] = {"paddock": Paddock}
+from whippletree.tasks.paddock import Paddock
+from whippletree.types import TaskSource
+
+SOURCES: dict[str, Callable[..., TaskSource]] = {"paddock": Paddock}
 
 __all__ = ["SOURCES", "Paddock"]

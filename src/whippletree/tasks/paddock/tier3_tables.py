@@ -103,13 +103,16 @@ def sessions(rng: Random) -> Instance:
 
 
 def reconcile(rng: Random) -> Instance:
-    """A ledger in which one reversal is itself reversed, and goods that were never in the opening stock."""
+    """A ledger in which one reversal is itself reversed, and goods that were never in the opening stock.
+
+    No two quantities that can be reversed are equal, so two reversals never cancel out.
+    """
     items = rng.sample(ITEMS, 5)
     opening = {item: rng.randint(50, 99) for item in items[:4]}
     entries: list[tuple[str, str, int, int]] = []
-    for i in range(9):
+    for i, qty in enumerate(rng.sample(range(2, 20), 9)):
         item = items[4] if i == 4 else rng.choice(items)
-        entries.append((item, "ship" if i % 3 == 2 else "receive", rng.randint(2, 9), 0))
+        entries.append((item, "ship" if i % 3 == 2 else "receive", qty, 0))
     for reversed_id in (*rng.sample(range(1, 10), 3), 10):
         entries.append(("", "reverse", 0, reversed_id))
     entries.append((rng.choice(items), "ship", rng.randint(2, 9), 0))
