@@ -150,6 +150,16 @@ def with_overrides(tree: dict[str, Json], overrides: Sequence[str]) -> dict[str,
     return changed
 
 
+def merged(tree: dict[str, Json], changes: dict[str, Json]) -> dict[str, Json]:
+    """`tree` with `changes` laid over it, section by section; a change of `type` replaces the whole section."""
+    result = dict(tree)
+    for key, value in changes.items():
+        old = result.get(key)
+        replaces = not isinstance(value, dict) or not isinstance(old, dict) or "type" in value
+        result[key] = value if replaces else merged(old, value)
+    return result
+
+
 def parse(tree: dict[str, Json], where: str) -> RunConfig:
     return validated(RunConfig, tree, where)
 

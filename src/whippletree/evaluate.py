@@ -36,7 +36,7 @@ def matrix(run: Run, set_name: str, step: int) -> list[Assignment]:
     section = run.config.evaluate
     harnesses = harness_set(run.harnesses.space, section.sets[set_name], run.config.seed).names
     per_harness = -(-section.rollouts_per_set // len(harnesses))
-    tasks = run.tasks.tasks(section.split)
+    tasks = run.evaluation_tasks
     check_split(tasks, section.split, per_harness * len(harnesses))
     return [
         Assignment(step, tasks[index * per_harness + place], harness, 1, "evaluate")

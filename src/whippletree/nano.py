@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.chat.compact import SPECIAL_TOKENS, CompactRenderer, train_tokenizer
+from whippletree.config import validated
 from whippletree.harness import system_prompt, tools
 from whippletree.harness.designs import PAPER_TRAINING
 from whippletree.harness.levels import compose, paper_base, paper_space
@@ -29,12 +30,12 @@ from whippletree.policy.local import LocalPolicy
 from whippletree.policy.nano.modeling import NanoConfig, NanoForCausalLM
 from whippletree.rollout.expert import CHECKED, FINAL, Expert
 from whippletree.rollout.whitebox import run as run_whitebox
-from whippletree.sandbox.base import Sandboxes
+from whippletree.sandbox import Sandboxes, open_sandboxes
 from whippletree.tasks.paddock import Paddock, pools
 from whippletree.trajectory.filters import TreeFilter
 from whippletree.trajectory.samples import rows
 from whippletree.trajectory.tree import CallTree
-from whippletree.types import Floats, Ids, Sample, Sampling, Task
+from whippletree.types import Floats, Ids, Json, Sample, Sampling, Task
 
 BASE = "S0T0O0C0W0"
 CONCURRENCY = 32
@@ -125,12 +126,15 @@ async def gold_samples(
     tasks = paddock.tasks("train")
     found: list[list[Sample]] = [[] for _ in tasks]
     left = iter(range(len(tasks)))
+    done = 0
 
     async def work() -> None:
+        nonlocal done
         for index in left:
             rng = random.Random(f"trace {recipe.seed} {index}")
             found[index] = await trace(recipe, renderer, sandboxes, paddock, tasks[index], rng)
-            progress("traces", sum(1 for samples in found if samples), len(tasks))
+            done += 1
+            progress("traces", done, len(tasks))
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(CONCURRENCY):
@@ -250,3 +254,23 @@ def save(policy: LocalPolicy, tokenizer: Tokenizer, recipe: NanoRecipe, path: Pa
     policy.save(path, optimizer=False)
     tokenizer.save(str(path / "tokenizer.json"))
     (path / "recipe.json").write_text(recipe.model_dump_json(indent=2) + "\n")
+
+
+def recipe_of(tree: dict[str, Json]) -> NanoRecipe:
+    return validated(NanoRecipe, tree, "the recipe of nano")
+
+
+async def make_and_save(recipe: NanoRecipe, path: Path, say: Callable[[str], None]) -> None:
+    """Follow the recipe and write the result, saying now and then how far it is."""
+
+    def progress(what: str, done: int, of: int) -> None:
+        if done == of or done % max(1, of // 20) == 0:
+            say(f"{what}: {done}/{of}")
+
+    sandboxes = open_sandboxes("bubblewrap")
+    try:
+        policy = await make(recipe, sandboxes, progress)
+    finally:
+        await sandboxes.close()
+    save(policy, make_tokenizer(recipe), recipe, path)
+    await policy.close()

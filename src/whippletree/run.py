@@ -113,6 +113,15 @@ class Run:
         return self.config.algorithm
 
     @cached_property
+    def evaluation_tasks(self) -> Sequence[Task]:
+        """The split that is evaluated on, without the kinds that training does not show unless they are asked for."""
+        section = self.config.evaluate
+        if section.new_kinds:
+            return self.tasks.tasks(section.split)
+        trained = Paddock(self.config.tasks.tiers, self.config.tasks.kinds).kinds_of(self.config.tasks.split)
+        return Paddock(kinds=trained).tasks(section.split)
+
+    @cached_property
     def world(self) -> World:
         return self.world_for(self.config.seed)
 

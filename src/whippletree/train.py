@@ -25,4 +25,5 @@ async def train(run: Run) -> None:
         run.commit(step, groups, metrics, clock)
         if config.evaluate.every and (step + 1) % config.evaluate.every == 0:
             await evaluate(run, label=f"step {step + 1}", step=step)
-    await evaluate(run, label="final", step=config.steps - 1)
+    await evaluate(run, label="final", step=config.steps)
+    run.store.set_meta("finished", True)

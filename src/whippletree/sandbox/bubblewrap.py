@@ -21,7 +21,7 @@ from whippletree.sandbox.launch import Launch, limits_prologue
 from whippletree.sandbox.spawn import sandbox_owner, spawn
 from whippletree.sandbox.workspace import WorkspaceRoot
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": "/workspace",
     "USER": "agent",
@@ -36,6 +36,7 @@ _ETC = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_CHDIR = ("--chdir", "/workspace")
 _OLDEST_KERNEL = (5, 14)
 _PROCESS_HINT = 'The sandbox kind "process" runs without isolation; it must be asked for by name.'
 
@@ -56,8 +57,8 @@ def open_bubblewrap(limits: SandboxLimits, bwrap: str = "bwrap") -> HostSandboxe
         )
     root = WorkspaceRoot(sandbox_owner())
     try:
-        _make_etc(root.path / "etc")
-        base = (program, *_namespaces(program), *_filesystem(root.path / "etc"))
+        make_etc(root.path / "etc")
+        base = command_line(program, root.path / "etc")
         _probe(base, root)
     except BaseException:
         root.close()
@@ -65,9 +66,9 @@ def open_bubblewrap(limits: SandboxLimits, bwrap: str = "bwrap") -> HostSandboxe
 
     def launch(place: Path) -> Launch:
         def argv(info: int) -> Sequence[str]:
-            return (*base, *_binds(place), "--info-fd", str(info), "bash", "--norc", "--noprofile")
+            return (*base, *binds(place), "--info-fd", str(info), "bash", "--norc", "--noprofile")
 
-        return Launch(argv, _ENVIRONMENT, limits_prologue(limits, count_processes=True), namespaced=True)
+        return Launch(argv, ENVIRONMENT, limits_prologue(limits, count_processes=True), namespaced=True)
 
     return HostSandboxes(launch, limits, root)
 
@@ -108,11 +109,21 @@ def explain(stderr: str) -> str:
     return f"bubblewrap cannot make a sandbox: {advice} It said: {text[:300] or '(nothing)'}. {_PROCESS_HINT}"
 
 
-def _namespaces(program: str) -> tuple[str, ...]:
+def command_line(program: str, etc: Path) -> tuple[str, ...]:
+    """bwrap with the namespaces and the system's part of the file system; `binds` and a program must follow."""
     flags = "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-net --unshare-cgroup-try"
     more = "--uid 1000 --gid 1000 --hostname sandbox --die-with-parent --new-session --as-pid-1"
     # Nested user namespaces would hand commands more of the kernel to attack.
-    return (*flags.split(), *more.split(), *(("--disable-userns",) if _version(program) >= (0, 8) else ()))
+    newer = ("--disable-userns",) if _version(program) >= (0, 8) else ()
+    return (program, *flags.split(), *more.split(), *newer, *_system(), "--ro-bind", str(etc), "/etc")
+
+
+def binds(place: Path) -> tuple[str, ...]:
+    """The part of one sandbox, whose directory is `place`."""
+    # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell and takes no memory; /dev/shm
+    # likewise. What remains are the two small tmpfs of bubblewrap's own, made read-only.
+    own = ("--bind", f"{place}/workspace", "/workspace", "--bind", f"{place}/tmp", "/tmp")
+    return (*own, "--bind", f"{place}/tmp", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/", *_CHDIR)
 
 
 def _version(program: str) -> tuple[int, ...]:
@@ -120,24 +131,17 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else (0, 0)
 
 
-def _filesystem(etc: Path) -> tuple[str, ...]:
-    arguments = ["--ro-bind", "/usr", "/usr", "--ro-bind", str(etc), "/etc"]
+def _system() -> tuple[str, ...]:
+    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
     for name in _SYSTEM:
         if os.path.islink(name):  # noqa: PTH114
             arguments += ["--symlink", os.readlink(name), name]  # noqa: PTH115
         elif os.path.isdir(name):  # noqa: PTH112
             arguments += ["--ro-bind", name, name]
-    return (*arguments, "--proc", "/proc", "--dev", "/dev")
+    return tuple(arguments)
 
 
-def _binds(place: Path) -> tuple[str, ...]:
-    # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell and takes no memory; /dev/shm
-    # likewise. What remains are the two small tmpfs of bubblewrap's own, made read-only.
-    arguments = f"--bind {place}/workspace /workspace --bind {place}/tmp /tmp --bind {place}/tmp /dev/shm"
-    return (*arguments.split(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace")
-
-
-def _make_etc(etc: Path) -> None:
+def make_etc(etc: Path) -> None:
     """A minimal /etc: names of users, and what the dynamic linker and Debian's alternatives need."""
     etc.mkdir()
     for name, text in _ETC.items():
@@ -148,14 +152,13 @@ def _make_etc(etc: Path) -> None:
     alternatives = Path("/etc/alternatives")
     if alternatives.is_dir():
         shutil.copytree(alternatives, etc / "alternatives", symlinks=True)
-    shutil.copymode("/usr", etc)
-    for path in etc.rglob("*"):
+    for path in (etc, *etc.rglob("*")):  # whatever the umask
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _probe(base: Sequence[str], root: WorkspaceRoot) -> None:
-    code, output = _output([*base, *_binds(root.make({})), "bash", "--norc", "--noprofile", "-c", ": && /bin/true"])
+    code, output = _output([*base, *binds(root.make({})), "bash", "--norc", "--noprofile", "-c", ": && /bin/true"])
     if code != 0:
         raise SandboxError(explain(output))
 
@@ -163,7 +166,7 @@ def _probe(base: Sequence[str], root: WorkspaceRoot) -> None:
 def _output(argv: Sequence[str]) -> tuple[int, str]:
     """Exit code and output of a short program, started as sandboxes are."""
     with tempfile.TemporaryFile() as output, open(os.devnull) as nothing:  # noqa: PTH123
-        process = spawn(argv, stdin=nothing.fileno(), output=output.fileno(), env=_ENVIRONMENT)
+        process = spawn(argv, stdin=nothing.fileno(), output=output.fileno(), env=ENVIRONMENT)
         code = process.wait()
         output.seek(0)
         return code, output.read().decode(errors="replace")

@@ -1,0 +1,3 @@
+from whippletree.cli import main
+
+main()

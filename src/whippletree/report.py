@@ -1,0 +1,125 @@
+"""From run directories to a report: reads stores, fills `analysis.report`, writes page and pictures."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from whippletree.analysis.figures import Curve, heatmap, interval_chart, learning_curves
+from whippletree.analysis.report import ReportData, Timing, html_report, text_report
+from whippletree.analysis.scores import PolicyScores, by_level
+from whippletree.analysis.tables import Table, pass_intervals
+from whippletree.config import RunConfig, parse, to_toml
+from whippletree.harness.certificate import certify
+from whippletree.run import Harnesses
+from whippletree.schedule.pool import harness_set
+from whippletree.store.run_dir import RunStore
+from whippletree.types import Json, Score
+
+PANELS = (
+    ("passed", "Tasks solved in training"),
+    ("entropy", "Entropy (nats per token)"),
+    ("groups/with_signal", "Share of groups with signal"),
+    ("tokens/sampled", "Sampled tokens per step"),
+)
+
+
+def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Table] = ()) -> ReportData:
+    """Data of one or more arms, each with one run per seed. Scores of the seeds are pooled task by task.
+
+    Raises StoreError where a path is no run.
+    """
+    policies: list[PolicyScores] = []
+    curves: list[Curve] = []
+    cpu_s: dict[str, float] = {}
+    wall_s, num_rollouts = 0.0, 0
+    certificates: dict[str, str] = {}
+    configs: list[str] = []
+    config = RunConfig()
+    for arm, paths in runs.items():
+        sets: dict[str, list[Score]] = {}
+        for seed, path in enumerate(paths):
+            with RunStore.open(path, read_only=True) as store:
+                config = parse(_tree(store), str(path))
+                for name in config.evaluate.sets:
+                    sets.setdefault(name, []).extend(store.scores(name, "final"))
+                curves += [Curve(arm, metric, store.metric(metric), seed) for metric, _ in PANELS]
+                for record in store.steps():
+                    wall_s += record.wall_s
+                    num_rollouts += int(record.metrics["rollouts"])
+                    for stage in ("sampling", "sandbox", "learning", "other"):
+                        cpu_s[stage] = cpu_s.get(stage, 0.0) + record.metrics[f"cpu_s/{stage}"]
+        policies.append(PolicyScores(arm, sets))
+        certificates |= _certificates(config, arm)
+        configs.append(f"# {arm}\n{to_toml(config)}")
+    space = Harnesses(config.harnesses).space
+    return ReportData(
+        title=title,
+        policies=tuple(policies),
+        levels_of=lambda name: dict(zip(space.keys, space.parse(name), strict=True)),
+        curves=tuple(curve for curve in curves if curve.points),
+        panels=PANELS,
+        tables=tuple(tables),
+        certificates=certificates,
+        config="\n".join(configs),
+        timing=Timing(num_rollouts, wall_s, cpu_s) if num_rollouts else None,
+        notes=_notes(config),
+    )
+
+
+def write(data: ReportData, folder: Path) -> list[Path]:
+    """`report.html` and the figures beside it as PNG; returns what was written, the page first."""
+    figures = folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    page = folder / "report.html"
+    page.write_text(html_report(data, _rng()), encoding="utf-8")
+    written = [page]
+    pictures = {"scores.png": interval_chart(pass_intervals(data.policies, _rng()), "Pass@1 and 95% intervals")}
+    if data.curves:
+        pictures["curves.png"] = learning_curves(data.curves, data.panels)
+    levels = {policy.label: _level_rates(data, policy) for policy in data.policies if policy.sets.get("held_out")}
+    if levels:
+        pictures["levels.png"] = heatmap(levels, "Pass@1 on held-out harnesses by factor level (%)")
+    for name, png in pictures.items():
+        (figures / name).write_bytes(png)
+        written.append(figures / name)
+    return written
+
+
+def as_text(data: ReportData, *, markdown: bool = False) -> str:
+    return text_report(data, _rng(), as_markdown=markdown)
+
+
+def _level_rates(data: ReportData, policy: PolicyScores) -> dict[tuple[str, int], float]:
+    return {level: found.pass_at_1 for level, found in by_level(policy.sets["held_out"], data.levels_of).items()}
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def _tree(store: RunStore) -> dict[str, Json]:
+    return tomllib.loads(store.config_toml)
+
+
+def _certificates(config: RunConfig, arm: str) -> dict[str, str]:
+    space = Harnesses(config.harnesses).space
+    trained = harness_set(space, config.harnesses.train, config.seed)
+    found = {f"{arm}: trained on": certify(trained).to_text()}
+    if "held_out" in config.evaluate.sets:
+        held_out = harness_set(space, config.evaluate.sets["held_out"], config.seed)
+        found["held out"] = certify(held_out, other=trained).to_text()
+    return found
+
+
+def _notes(config: RunConfig) -> tuple[str, ...]:
+    kinds = "all kinds of task" if config.evaluate.new_kinds else "kinds of task that training shows, in new instances"
+    return (
+        f"Tasks are of the {config.evaluate.split} split, {kinds}; each is attempted once at temperature "
+        f"{config.sampling.temperature:g}.",
+        "Intervals over tasks say how exact the evaluation of these policies is; how much training varies from seed "
+        "to seed only several seeds can say.",
+    )

@@ -1,0 +1,192 @@
+"""A study: several seeds of several arms, each a run of its own, put side by side.
+
+Every (seed, arm) is a child process over a run directory of its own: finished ones are kept, broken ones are resumed,
+seeds can be added later, and as many run at the same time as there are cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from whippletree import __version__, report
+from whippletree.analysis.scores import pass_rate
+from whippletree.analysis.study import aggregate, study_tables, to_json
+from whippletree.config import RunConfig, Section, merged, parse, to_toml, validated
+from whippletree.errors import ConfigError, StoreError, WhippletreeError
+from whippletree.store.run_dir import RunStore
+from whippletree.types import Json
+
+
+class StudyConfig(Section):
+    """What is compared: the arms are changes to one run configuration."""
+
+    name: str
+    seeds: Annotated[tuple[int, ...], Field(min_length=1, description="One run of every arm each.")]
+    compare: tuple[tuple[str, str], ...] = Field((), description="Pairs of arms whose difference is reported.")
+    run: dict[str, Json] = Field(default_factory=dict, description="The run configuration that the arms share.")
+    arms: dict[str, dict[str, Json]] = Field(description="Name -> changes to the run configuration.")
+
+    def config(self, arm: str, seed: int) -> RunConfig:
+        tree = merged(self.run, self.arms[arm])
+        return parse({**tree, "seed": seed}, f"arm '{arm}' of study '{self.name}'")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    arm: str
+    seed: int
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
+
+class StudyFailed(WhippletreeError):
+    """Some runs of a study ended with an error; the others are kept."""
+
+    exit_code = 1
+
+
+def jobs(study: StudyConfig, root: Path) -> list[Job]:
+    """Every run of the study, seed by seed, so that a study cut short has whole seeds."""
+    return [Job(arm, seed, root / f"seed-{seed}" / arm) for seed in study.seeds for arm in study.arms]
+
+
+def prepare(study: StudyConfig, root: Path) -> list[Job]:
+    """Make the run directories that are missing; refuse those that were made under other settings."""
+    configs = {(arm, seed): study.config(arm, seed) for arm in study.arms for seed in study.seeds}
+    found = jobs(study, root)
+    for job in found:
+        toml = to_toml(configs[job.arm, job.seed])
+        if not (job.path / "run.sqlite").exists():
+            RunStore.create(job.path, toml, {"study": study.name, "arm": job.arm, "seed": job.seed}).close()
+            continue
+        with RunStore.open(job.path, read_only=True) as store:
+            if store.config_toml != toml:
+                raise StoreError(
+                    f"{job.path} was made with other settings than arm '{job.arm}' has now; "
+                    "choose another --dir, or delete it to run it again"
+                )
+    return found
+
+
+def finished(job: Job) -> bool:
+    with RunStore.open(job.path, read_only=True) as store:
+        return bool(store.meta().get("finished"))
+
+
+async def run_jobs(todo: Sequence[Job], parallel: int, watch: Callable[[Sequence[Job]], None]) -> None:
+    """Run the jobs that are not finished; raises StudyFailed when all have ended and some have failed."""
+    left = [job for job in todo if not finished(job)]
+    running: list[Job] = []
+    failed: list[Job] = []
+
+    async def work() -> None:
+        while left:
+            job = left.pop(0)
+            running.append(job)
+            if await _child(job) != 0:
+                failed.append(job)
+            running.remove(job)
+
+    async def look() -> None:
+        while True:
+            watch(running)
+            await asyncio.sleep(1.0)
+
+    looking = asyncio.create_task(look())
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(parallel, len(left))):
+                workers.create_task(work())
+    finally:
+        looking.cancel()
+    if failed:
+        tails = "\n".join(f"  {job.path}: {_last_line(job.log)} (all of it: {job.log})" for job in failed)
+        raise StudyFailed(f"{len(failed)} of {len(todo)} runs failed; run the same command again to resume:\n{tails}")
+
+
+async def _child(job: Job) -> int:
+    """One run in a process of its own, which gets Ctrl-C from us and dies with us."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with job.log.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "whippletree", "train", "--resume", str(job.path), "--plain"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+            raise
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+# ---- results ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    text: str
+    results_json: str
+    written: list[Path]
+
+
+def read_study(tree: dict[str, Json], where: str) -> StudyConfig:
+    """Check the study and every arm of it, before any of it runs."""
+    study = validated(StudyConfig, tree, where)
+    for arm in study.arms:
+        study.config(arm, study.seeds[0])
+    for pair in study.compare:
+        if unknown := set(pair) - set(study.arms):
+            raise ConfigError(f"{where}: compare names the arm '{unknown.pop()}'; the arms are {', '.join(study.arms)}")
+    return study
+
+
+def summarise(study: StudyConfig, root: Path, arguments: Sequence[str]) -> Summary:
+    """Tables over the seeds that all arms have finished, the report page, and the results file's text."""
+    done = [job for job in jobs(study, root) if finished(job)]
+    values: dict[str, dict[int, dict[str, float]]] = {arm: {} for arm in study.arms}
+    for job in done:
+        with RunStore.open(job.path, read_only=True) as store:
+            sets = study.config(job.arm, job.seed).evaluate.sets
+            values[job.arm][job.seed] = {name: pass_rate(store.scores(name, "final")) for name in sets}
+    result = aggregate(
+        values,
+        study.compare,
+        command="whippletree " + " ".join(arguments),
+        commit=_commit(),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+        settings=study.model_dump(mode="json"),
+    )
+    paths = {arm: [job.path for job in done if job.arm == arm] for arm in study.arms}
+    data = report.collect(paths, f"Study: {study.name}", study_tables(result))
+    return Summary(report.as_text(data), to_json(result), report.write(data, root))
+
+
+def _commit() -> str:
+    """The commit of the source tree, or the version of an installed package."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else f"whippletree {__version__}"
