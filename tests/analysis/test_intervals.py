@@ -93,6 +93,13 @@ def test_a_paired_difference_uses_common_cells_and_is_narrower():
         paired_difference(a, [score("elsewhere", "S0T0", 1)], rng())
 
 
+def test_cells_of_several_seeds_are_joined_before_they_are_paired():
+    a = [evaluation(rng(seed), HARNESSES, 20) for seed in (1, 2)]
+    b = [evaluation(rng(seed), HARNESSES, 20) for seed in (3, 4)]
+    found = paired_difference(a[0] + a[1], b[0] + b[1], rng())
+    assert found.mean == pytest.approx(pass_rate(a[0] + a[1]) - pass_rate(b[0] + b[1]))
+
+
 def test_t_intervals_over_seeds():
     found = t_interval([0.3, 0.35, 0.4])
     half = 4.30265 * 0.05 / sqrt(3)

@@ -6,7 +6,7 @@ Invariant: cells of one task are never taken for independent; policies are compa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan, sqrt
 from statistics import fmean, stdev
 
@@ -72,8 +72,11 @@ def paired_difference(
 
 
 def common_cells(a: Iterable[Score], b: Iterable[Score]) -> list[tuple[Score, Score]]:
-    """The pairs of cells of one harness and task that have attempts on both sides, in order of harness and task."""
-    cells_a, cells_b = ({(s.harness, s.task_id): s for s in scores if s.passes} for scores in (a, b))
+    """The pairs of cells of one harness and task that have attempts on both sides, in order of harness and task.
+
+    Cells of one harness and task, such as those of several training seeds, are joined first.
+    """
+    cells_a, cells_b = _joined(a), _joined(b)
     return [(cells_a[key], cells_b[key]) for key in sorted(cells_a.keys() & cells_b.keys())]
 
 
@@ -116,6 +119,17 @@ def resampling_weights(num_clusters: int, resamples: int, rng: np.random.Generat
 
 def tail_quantiles(level: float) -> tuple[float, float]:
     return (1.0 - level) / 2.0, (1.0 + level) / 2.0
+
+
+def _joined(scores: Iterable[Score]) -> dict[tuple[str, str], Score]:
+    cells: dict[tuple[str, str], Score] = {}
+    for cell in scores:
+        key = (cell.harness, cell.task_id)
+        if (known := cells.get(key)) is not None:
+            cell = replace(cell, passes=known.passes + cell.passes, rewards=known.rewards + cell.rewards)
+        if cell.passes:
+            cells[key] = cell
+    return cells
 
 
 def _clusters(values: Iterable[tuple[str, float]]) -> tuple[Array, Array]:
