@@ -1,7 +1,7 @@
 """The policy's contract: tokens in, tokens out; samples in, gradients out.
 
-Every back end passes the tests in `tests/policy/contract.py`. Harnesses, trees and credit know nothing of torch; a loss is
-a function of per-token tensors, so that an algorithm needs no knowledge of the back end either.
+Every back end passes the tests in `tests/policy/contract.py`. Harnesses, trees and credit know nothing of torch; a loss
+is a function of per-token tensors, so that an algorithm needs no knowledge of the back end either.
 """
 
 from __future__ import annotations

@@ -5,31 +5,37 @@ rounding. In lockstep, sampling waits until every announced worker has asked, an
 their sessions: then a run with the same seed gives the same bits whatever the sandboxes' speed.
 """
 
+# pyright: reportUnknownMemberType=false
+# torch and transformers are typed in part only.
+
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import whippletree.policy.nano.modeling  # noqa: F401  (registers the architecture)
+import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportUnusedImport]  (registers nano)
 from whippletree.chat.base import Renderer
 from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.policy.base import Loss, TokenBatch
-from whippletree.policy.slots import Job, SlotDecoder
+from whippletree.policy.slots import Job, SlotDecoder, output_logits
 from whippletree.trajectory.packing import pack
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
+T = TypeVar("T")
+
 PROBE_TOKENS = 64
+"""Half of them prompt, half of them sampled."""
 
 
 class LocalPolicy:
@@ -46,6 +52,9 @@ class LocalPolicy:
         lockstep: bool = True,
         probe_tolerance: float = 1e-3,
     ) -> None:
+        positions = getattr(model.config, "max_position_embeddings", max_context)
+        if not 2 <= max_context <= positions:
+            raise PolicyError(f"max_context is {max_context}, expected 2 to {positions}, the positions the model has")
         self.model, self.renderer = model, renderer
         self.max_context, self.micro_batch_tokens = max_context, micro_batch_tokens
         self.lockstep, self.probe_tolerance = lockstep, probe_tolerance
@@ -56,7 +65,10 @@ class LocalPolicy:
         self._decoder = SlotDecoder(model, num_slots=num_slots, max_context=max_context)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._workers = 0
-        self._asked: dict[tuple[str, int], Job] = {}
+        self._answers: dict[Job, asyncio.Future[TokenSample]] = {}
+        """Of everyone who waits for tokens."""
+        self._asked: dict[Job, tuple[str, int]] = {}
+        """Session and seed of the jobs that the decoder does not have yet."""
         self._sampling: asyncio.Task[None] | None = None
         model.eval()
 
@@ -74,37 +86,60 @@ class LocalPolicy:
     async def sample(
         self, prompt_ids: Ids, sampling: Sampling, *, stop_ids: tuple[int, ...], session: str, seed: int
     ) -> TokenSample:
+        if len(prompt_ids) == 0 or sampling.max_tokens < 1:
+            raise ValueError(f"a prompt of {len(prompt_ids)} and max_tokens of {sampling.max_tokens} must be 1 or more")
         room = self.max_context - len(prompt_ids)
-        if room < 1 or len(prompt_ids) == 0:
-            raise ContextOverflow(f"a prompt of {len(prompt_ids)} tokens does not fit a context of {self.max_context}")
+        if room < 1:
+            raise ContextOverflow(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer in a context of {self.max_context}"
+            )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[TokenSample] = loop.create_future()
 
         def done(sample: TokenSample) -> None:
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(sample))
+            loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(sample))
 
         max_tokens = min(sampling.max_tokens, room)
         uniforms = np.random.Generator(np.random.Philox(seed)).random(max_tokens, dtype=np.float32)
         job = Job(prompt_ids, max_tokens, sampling.temperature, frozenset(stop_ids), uniforms, self.version, done)
-        self._asked[session, seed] = job
+        self._asked[job], self._answers[job] = (session, seed), answer
         self._start_sampling()
-        return await answer
+        try:
+            return await answer
+        finally:
+            job.abandoned = True  # says nothing to a finished job; a caller that was cancelled wants no more tokens
+            self._asked.pop(job, None)
+            del self._answers[job]
+
+    def _everyone_asked(self) -> bool:
+        return bool(self._asked) and (not self.lockstep or len(self._asked) >= self._workers)
 
     def _start_sampling(self) -> None:
         idle = self._sampling is None or self._sampling.done()
-        if idle and self._asked and (not self.lockstep or len(self._asked) >= self._workers):
+        if idle and self._everyone_asked():
             self._sampling = asyncio.get_running_loop().create_task(self._sample_all())
 
     async def _sample_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._asked and (not self.lockstep or len(self._asked) >= self._workers):
-            self._decoder.waiting += [job for _, job in sorted(self._asked.items())]
-            self._asked.clear()
-            steps = self._decode_all if self.lockstep else self._decoder.step
-            while await loop.run_in_executor(self._thread, self._timed, "sampling", steps):
-                if not self.lockstep:
-                    self._decoder.waiting += self._asked.values()
-                    self._asked.clear()
+        """Serve what is asked; what goes wrong is raised in those who asked, since no one awaits this task."""
+        try:
+            while self._everyone_asked():
+                self._hand_over()
+                steps = self._decode_all if self.lockstep else self._decoder.step
+                while await self._in_thread("sampling", steps):
+                    self._hand_over()
+        except Exception as error:
+            self._decoder.reset()
+            self._fail(error)
+
+    def _hand_over(self) -> None:
+        """Give the decoder what is asked, in an order that does not depend on who asked first."""
+        self._decoder.waiting += sorted(self._asked, key=lambda job: self._asked[job])
+        self._asked.clear()
+
+    def _fail(self, error: Exception) -> None:
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
 
     def _decode_all(self) -> bool:
         while self._decoder.step():
@@ -114,7 +149,7 @@ class LocalPolicy:
     # ---- learning ----
 
     async def logprobs(self, ids: Sequence[Ids], temperature: float = 1.0) -> list[Floats]:
-        return await self._in_thread(self._logprobs, ids, temperature)
+        return await self._in_thread("learning", self._logprobs, ids, temperature)
 
     def _logprobs(self, ids: Sequence[Ids], temperature: float) -> list[Floats]:
         found: list[Floats] = []
@@ -127,7 +162,7 @@ class LocalPolicy:
         return found
 
     async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
-        return await self._in_thread(self._forward_backward, samples, loss)
+        return await self._in_thread("learning", self._forward_backward, samples, loss)
 
     def _forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
         totals: dict[str, float] = {}
@@ -159,16 +194,18 @@ class LocalPolicy:
     def _score(self, ids_BT: Tensor, trained_BS: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of the tokens ids_BT[:, 1:][trained_BS], shape (N,); S = T - 1.
 
-        Rows are padded on the right, where causal attention needs no mask.
+        Rows are padded on the right, where causal attention needs no mask. Greedy tokens (temperature 0) are scored at
+        temperature 1, as the sampler does.
         """
-        hidden = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1][trained_BS]
-        logits_NV = self.model.get_output_embeddings()(hidden).float() / temperatures_N[:, None]
+        hidden: Tensor = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        temperatures_N = temperatures_N.masked_fill(temperatures_N == 0, 1.0)
+        logits_NV = output_logits(self.model, hidden[:, :-1][trained_BS]) / temperatures_N[:, None]
         every_NV = torch.log_softmax(logits_NV, -1)
         entropy = -(every_NV.exp() * every_NV).sum(-1)
         return every_NV.gather(1, ids_BT[:, 1:][trained_BS][:, None])[:, 0], entropy
 
     async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
-        return await self._in_thread(self._optim_step, lr, max_grad_norm)
+        return await self._in_thread("learning", self._optim_step, lr, max_grad_norm)
 
     def _optim_step(self, lr: float, max_grad_norm: float) -> dict[str, float]:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm)
@@ -181,7 +218,7 @@ class LocalPolicy:
 
     async def publish(self) -> float:
         self.version += 1
-        gap = await self._in_thread(self._probe_gap)
+        gap = await self._in_thread("learning", self._probe_gap)
         if not gap <= self.probe_tolerance:
             raise PolicyError(
                 f"after update {self.version} sampler and trainer differ by {gap:.2g} nats on the probe sequence, "
@@ -192,10 +229,9 @@ class LocalPolicy:
     def _probe_gap(self) -> float:
         """Sample a few tokens after a fixed prompt and score them again: the largest difference in nats."""
         self._decoder.forget()
-        vocab = int(self.model.config.vocab_size)
-        prompt = np.random.default_rng(0).integers(0, vocab, PROBE_TOKENS // 2, dtype=np.int64)
+        length = min(PROBE_TOKENS, self.max_context) // 2
+        prompt = np.random.default_rng(0).integers(0, self.model.config.vocab_size, length, dtype=np.int64)
         samples: list[TokenSample] = []
-        length = PROBE_TOKENS // 2
         uniforms = np.random.default_rng(self.version).random(length, dtype=np.float32)
         self._decoder.waiting.append(Job(prompt, length, 1.0, frozenset(), uniforms, self.version, samples.append))
         self._decode_all()
@@ -212,8 +248,10 @@ class LocalPolicy:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
 
     def load(self, path: Path) -> None:
-        loaded = load_model(path)
-        self.model.load_state_dict(loaded.state_dict())
+        try:
+            self.model.load_state_dict(load_model(path).state_dict())
+        except RuntimeError as error:
+            raise PolicyError(f"the weights in '{path}' are of another architecture: {error}") from error
         trainer = path / "trainer.pt"
         if trainer.exists():
             state: dict[str, Any] = torch.load(trainer, weights_only=True)
@@ -232,12 +270,13 @@ class LocalPolicy:
     async def close(self) -> None:
         if self._sampling is not None:
             self._sampling.cancel()
+        self._fail(PolicyError("the policy was closed while it was asked for tokens"))
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    async def _in_thread(self, function: Any, *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, "learning", function, *args)
+    async def _in_thread(self, account: str, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, account, function, *args)
 
-    def _timed(self, account: str, function: Any, *args: Any) -> Any:
+    def _timed(self, account: str, function: Callable[..., T], *args: Any) -> T:
         started = time.thread_time()
         try:
             return function(*args)
@@ -248,9 +287,19 @@ class LocalPolicy:
 def load_model(path: Path | str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A causal LM from a directory or a hub name; raises PolicyError where there is none."""
     try:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
     except (OSError, ValueError) as error:
         raise PolicyError(
             f"cannot load a model from '{path}': {error}. Expected 'nano', a directory written by save_pretrained, "
             "or the name of a Hugging Face model"
         ) from error
+    with torch.no_grad():
+        ids_1T = torch.arange(min(8, int(model.config.vocab_size)))[None]
+        expected: Tensor = model(input_ids=ids_1T).logits.float()
+        found = output_logits(model, model.base_model(input_ids=ids_1T).last_hidden_state)
+    if not torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
+        raise PolicyError(
+            f"the model '{path}' changes its logits after the output embedding (by a scale or a soft cap), "
+            "which sampling and training here would leave out; choose a model that does not"
+        )
+    return model

@@ -1,9 +1,13 @@
 """Batched decoding on the trainer's own parameters: a static key-value cache of slots, filled and refilled.
 
-Rows are ragged: every row has its own length, prompts are padded on the left, and padding writes to a spare position that
-nothing attends to. A slot remembers the tokens whose keys it holds, so that a new turn of a rollout computes only what it
-adds, and the rollouts of a group compute their common prompt once. The same jobs in the same order give the same bits.
+Rows are ragged: every row has its own length, prompts are padded on the left, and padding writes to a spare position
+that nothing attends to. A slot remembers the tokens whose keys it holds, so that a new turn of a rollout computes only
+what it adds, and the rollouts of a group compute their common prompt once. The same jobs in the same order give the
+same bits.
 """
+
+# pyright: reportUnknownMemberType=false
+# torch is typed in part only.
 
 from __future__ import annotations
 
@@ -38,6 +42,8 @@ class Job:
     """One number in [0, 1) per token that may be sampled."""
     version: int
     done: Callable[[TokenSample], None]
+    abandoned: bool = False
+    """Nobody waits any more; the decoder lets go of it before its next token."""
     slot: int = -1
     cached_tokens: int = 0
     ids: list[int] = field(default_factory=list[int])
@@ -98,8 +104,14 @@ class SlotDecoder:
         self.free = list(range(num_slots))
         """Oldest first, so that what was used last is kept longest."""
 
+    def reset(self) -> None:
+        """Drop all jobs and keys, after a failure."""
+        self.waiting, self.active = [], []
+        self.forget()
+
     def forget(self) -> None:
         """Drop all keys: the weights have changed."""
+        self._drop_abandoned()
         assert not self.active, "the weights changed under running jobs"
         self.held[:] = -1
         self.free = list(range(self.num_slots))
@@ -107,11 +119,23 @@ class SlotDecoder:
     @torch.no_grad()
     def step(self) -> bool:
         """Admit what fits, then decode one token for every active job. False when there is nothing to do."""
+        self._drop_abandoned()
         if self.waiting and self.free:
             self._admit()
         if self.active:
             self._decode()
         return bool(self.active or self.waiting)
+
+    def _drop_abandoned(self) -> None:
+        for job in self.active:
+            if job.abandoned:
+                self._release(job)
+        self.active = [job for job in self.active if job.slot >= 0]
+        self.waiting = [job for job in self.waiting if not job.abandoned]
+
+    def _release(self, job: Job) -> None:
+        self.free.append(job.slot)
+        job.slot = -1
 
     # ---- prompts ----
 
@@ -205,34 +229,34 @@ class SlotDecoder:
         """Logits of the last column, (R, V)."""
         self.cache.aim(rows, positions_Rn, reach)
         mask = torch.arange(reach) <= positions_Rn[:, :, None]
-        hidden = self.model.base_model(
+        hidden: Tensor = self.model.base_model(
             input_ids=tokens_Rn,
             attention_mask=mask[:, None],
-            position_ids=positions_Rn,
+            position_ids=positions_Rn.masked_fill(positions_Rn == self.max_context, 0),
             cache=self.cache,
             use_cache=True,
         ).last_hidden_state
-        return self.model.get_output_embeddings()(hidden[:, -1])
+        return output_logits(self.model, hidden[:, -1])
 
     def _sample(self, jobs: Sequence[Job], logits_RV: Tensor) -> None:
         """Draw one token per row by inverting the distribution at the job's next uniform number."""
         temperatures = torch.tensor([job.temperature for job in jobs])[:, None]
         greedy = temperatures == 0
-        logprobs_RV = torch.log_softmax(logits_RV.float() / temperatures.masked_fill(greedy, 1.0), -1)
+        logprobs_RV = torch.log_softmax(logits_RV / temperatures.masked_fill(greedy, 1.0), -1)
         uniforms = torch.tensor([float(job.uniforms[len(job.ids)]) for job in jobs])[:, None]
         cumulative_RV = logprobs_RV.exp().cumsum(-1)
         drawn = torch.searchsorted(cumulative_RV, uniforms * cumulative_RV[:, -1:], right=True)
         drawn = torch.where(greedy, logprobs_RV.argmax(-1, keepdim=True), drawn.clamp(max=logprobs_RV.shape[-1] - 1))
-        chosen = logprobs_RV.gather(1, drawn)
-        for job, token, logprob in zip(jobs, drawn[:, 0].tolist(), chosen[:, 0].tolist(), strict=True):
+        tokens: list[int] = drawn[:, 0].tolist()
+        logprobs: list[float] = logprobs_RV.gather(1, drawn)[:, 0].tolist()
+        for job, token, logprob in zip(jobs, tokens, logprobs, strict=True):
             job.ids.append(token)
             job.logprobs.append(logprob)
             if token in job.stop_ids or len(job.ids) >= job.max_tokens:
                 self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        self.free.append(job.slot)
-        job.slot = -1
+        self._release(job)
         job.done(
             TokenSample(
                 ids=np.array(job.ids, dtype=np.int64),
@@ -242,3 +266,11 @@ class SlotDecoder:
                 cached_tokens=job.cached_tokens,
             )
         )
+
+
+def output_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Logits (..., V) in single precision of the base model's last hidden states (..., D)."""
+    head = model.get_output_embeddings()
+    assert head is not None, "a causal language model has an output embedding"
+    logits: Tensor = head(hidden)
+    return logits.float()

@@ -16,16 +16,18 @@ from pathlib import Path
 from whippletree.errors import SandboxError
 
 _PREFIX = "whippletree-sandboxes-"
+_ROOMY = 4 << 30
+"""Free bytes that /dev/shm must have; containers often get 64 MiB."""
 _SMALL = 200
 """Entries up to which a tree is removed in this process rather than by `rm`."""
 
 
 class WorkspaceRoot:
-    """A private directory under the system's temporary one, with a numbered directory for each sandbox."""
+    """A private directory in `place_for_roots()`, with a numbered directory for each sandbox."""
 
     def __init__(self, owner: tuple[int, int]) -> None:
         """Remove the leftovers of dead programs, then make the root. `owner` is the user and group of sandboxes."""
-        parent = Path(tempfile.gettempdir())
+        parent = place_for_roots()
         reap(parent)
         self._owner = owner
         self._count = 0
@@ -54,6 +56,19 @@ class WorkspaceRoot:
         remove(self.path)
         os.close(self._lock)
         self._lock = None
+
+
+def place_for_roots() -> Path:
+    """$TMPDIR where it is set; else /dev/shm where that is roomy and may hold programs; else the temporary directory.
+
+    In memory, the files of a rollout cost a tenth of what a journalling file system takes for them.
+    """
+    memory = Path("/dev/shm")
+    if "TMPDIR" not in os.environ and memory.is_mount() and os.access(memory, os.W_OK | os.X_OK):
+        status = os.statvfs(memory)
+        if status.f_bavail * status.f_frsize >= _ROOMY and not status.f_flag & os.ST_NOEXEC:
+            return memory
+    return Path(tempfile.gettempdir())
 
 
 def fill(workspace: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:

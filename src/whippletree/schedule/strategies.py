@@ -35,7 +35,8 @@ class RandomAssign(BaseModel):
 
     def open(self, plan: Plan) -> Scheduler:
         def pick(plan: Plan, block: int, visit: int) -> Sequence[str]:
-            drawn = plan.rng(INDEPENDENT, block, visit).integers(len(plan.harnesses), size=plan.batch_size)
+            rng = plan.rng(INDEPENDENT, block, visit)
+            drawn: list[int] = rng.integers(len(plan.harnesses), size=plan.batch_size).tolist()
             return [plan.harnesses[index] for index in drawn]
 
         return BlockScheduler(plan, self.steps_per_task, pick)

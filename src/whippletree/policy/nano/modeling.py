@@ -5,8 +5,12 @@ each position which token came before it, one that looks for positions whose pre
 the (projected) embeddings of the two preceding tokens to each position gives the first of them for free, and copying,
 which nearly all tool use by a small model is, forms within a hundred steps.
 
-The class is registered with `AutoConfig` and `AutoModelForCausalLM`; nothing else in the package knows that it is special.
+The class is registered with `AutoConfig` and `AutoModelForCausalLM`; nothing else in the package knows that it is
+special.
 """
+
+# pyright: reportUnknownMemberType=false
+# transformers is typed in part only.
 
 from __future__ import annotations
 
@@ -45,7 +49,10 @@ class NanoModel(LlamaModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Hidden states (B, n, D) of input_ids (B, n). With a cache, the ids of earlier tokens are kept in it as one more layer of width one."""
+        """Hidden states (B, n, D) of input_ids (B, n).
+
+        With a cache, the ids of earlier tokens are kept in it as one more layer of width one.
+        """
         if inputs_embeds is not None:
             raise ValueError("nano needs input_ids: embeddings do not tell which tokens came before")
         if use_cache and cache is None:
@@ -59,7 +66,7 @@ class NanoModel(LlamaModel):
         return super().forward(
             inputs_embeds=embedded_BnD,
             attention_mask=attention_mask,
-            position_ids=position_ids,
+            position_ids=position_ids,  # pyright: ignore[reportArgumentType]  (a Tensor is never a LongTensor to pyright)
             cache=cache,
             use_cache=use_cache,
             **kwargs,
@@ -69,29 +76,29 @@ class NanoModel(LlamaModel):
         self, input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
     ) -> Tensor:
         """The ids one and two places before each token, (B, n, 2); -1 where there is none."""
-        num_rows, width = input_ids.shape
-        if cache is None:
-            history, start = input_ids, torch.zeros(num_rows, dtype=torch.long, device=input_ids.device)
-            positions = torch.arange(width, device=input_ids.device).expand(num_rows, -1)
+        (num_rows, width), device = input_ids.shape, input_ids.device
+        history = input_ids if cache is None else self._remember(input_ids, cache)
+        start = torch.zeros(num_rows, 1, dtype=torch.long, device=device)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            start = attention_mask.long().argmax(1, keepdim=True)  # of each row's first token
+        if position_ids is None or cache is None:
+            places = torch.arange(history.shape[1] - width, history.shape[1], device=device).expand(num_rows, -1)
         else:
-            if len(cache.layers) == self.config.num_hidden_layers:
-                cache.layers.append(DynamicLayer())
-            as_layer = input_ids[:, None, :, None].to(torch.float32)
-            seen, _ = cache.update(as_layer, as_layer, self.config.num_hidden_layers)
-            history = seen[:, 0, :, 0].round().long()
-            padded = attention_mask is not None and attention_mask.dim() == 2
-            start = (attention_mask == 0).sum(1) if padded else torch.zeros(num_rows, dtype=torch.long)  # type: ignore[union-attr]
-            if position_ids is None:
-                positions = (
-                    torch.arange(history.shape[1] - width, history.shape[1]).expand(num_rows, -1) - start[:, None]
-                )
-            else:
-                positions = position_ids.expand(num_rows, -1)
-        shifts = torch.arange(1, NUM_SHIFTS + 1, device=input_ids.device)
-        wanted = positions[:, :, None] - shifts
-        index = (wanted + start[:, None, None]).clamp(min=0, max=history.shape[1] - 1)
+            places = position_ids.expand(num_rows, -1) + start
+        wanted = places[:, :, None] - torch.arange(1, NUM_SHIFTS + 1, device=device)
+        index = wanted.clamp(min=0, max=history.shape[1] - 1)
         ids = history.gather(1, index.reshape(num_rows, -1)).reshape(index.shape)
-        return ids.masked_fill(wanted < 0, -1)
+        return ids.masked_fill(wanted < start[:, :, None], -1)
+
+    def _remember(self, input_ids: Tensor, cache: Cache) -> Tensor:
+        """All ids so far, (B, reach), those given included."""
+        layer = self.config.num_hidden_layers
+        assert layer is not None
+        if len(cache.layers) == layer:
+            cache.layers.append(DynamicLayer())
+        as_layer = input_ids[:, None, :, None].to(torch.float32)  # exact up to 2 ** 24
+        seen, _ = cache.update(as_layer, as_layer, layer)
+        return seen[:, 0, :, 0].round().long()
 
 
 class NanoForCausalLM(LlamaForCausalLM):

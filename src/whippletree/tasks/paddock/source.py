@@ -46,15 +46,24 @@ class Paddock:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, each made on access; kinds take turns, so any prefix is balanced."""
-        _require("splits", [split], SPLITS)
-        chosen = [k for k in KINDS.values() if (k.tier in self.tiers if self.kinds is None else k.name in self.kinds)]
-        kinds = tuple(kind for kind in chosen if split in kind.splits)
+        kinds = tuple(KINDS[name] for name in self.kinds_of(split))
         if not kinds:
             raise TaskError(
                 f"paddock has no kind for split {split!r} among tiers {list(self.tiers)}, kinds {self.kinds}; "
                 "name kinds that this split has"
             )
         return _Tasks(split, kinds, self.per_split.get(split, 0))
+
+    def kinds_of(self, split: str) -> tuple[str, ...]:
+        """The names of the kinds that a split shows, in the order of the table."""
+        _require("splits", [split], SPLITS)
+        chosen = [k for k in KINDS.values() if (k.tier in self.tiers if self.kinds is None else k.name in self.kinds)]
+        return tuple(kind.name for kind in chosen if split in kind.splits)
+
+    def near_misses(self, task: Task) -> tuple[tuple[str, ...], ...]:
+        """Command lists that look as if they did a task of this suite, and do not."""
+        number = int(task.id.rsplit("/", 1)[1])
+        return _job(task.split, KINDS[task.kind], number).near_misses
 
     def task_by_id(self, task_id: str) -> Task:
         """The task of an id `paddock/SPLIT/KIND/N`, whatever this source's tiers, kinds and sizes."""
@@ -76,13 +85,9 @@ class Paddock:
 
 def make_task(split: str, kind: Kind, number: int) -> Task:
     """The `number`-th task of a kind in a split."""
-    task_id = f"paddock/{split}/{kind.name}/{number}"
-    rng = Random(int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:8]))
-    job = kind.make(rng)
-    while _bucket(job) not in _BUCKETS[split]:
-        job = kind.make(rng)
+    job = _job(split, kind, number)
     return Task(
-        id=task_id,
+        id=f"paddock/{split}/{kind.name}/{number}",
         source="paddock",
         split=split,
         kind=kind.name,
@@ -92,6 +97,14 @@ def make_task(split: str, kind: Kind, number: int) -> Task:
         gold="\n".join(job.gold),
         check={"goals": {goal: list(checks) for goal, checks in job.goals.items()}},
     )
+
+
+def _job(split: str, kind: Kind, number: int) -> Instance:
+    rng = Random(int.from_bytes(hashlib.sha256(f"paddock/{split}/{kind.name}/{number}".encode()).digest()[:8]))
+    job = kind.make(rng)
+    while _bucket(job) not in _BUCKETS[split]:
+        job = kind.make(rng)
+    return job
 
 
 def _bucket(job: Instance) -> int:
