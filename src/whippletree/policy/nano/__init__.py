@@ -1,0 +1,1 @@
+"""The embedded policy: its architecture, and the weights that the package ships."""
