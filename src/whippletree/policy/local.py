@@ -28,8 +28,8 @@ import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportU
 from whippletree.chat.base import Renderer
 from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.policy.base import Loss, TokenBatch
+from whippletree.policy.prefix import Family, hidden_states, micro_batches
 from whippletree.policy.slots import Job, SlotDecoder, output_logits
-from whippletree.trajectory.packing import pack
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
 T = TypeVar("T")
@@ -155,9 +155,9 @@ class LocalPolicy:
         found: list[Floats] = []
         with torch.no_grad():
             for sequence in ids:
-                tokens = torch.from_numpy(sequence)[None]
-                trained = torch.ones(tokens.shape[1] - 1, dtype=torch.bool)[None]
-                logprobs, _ = self._score(tokens, trained, torch.full((tokens.shape[1] - 1,), temperature))
+                tokens = torch.from_numpy(sequence)
+                hidden = self.model.base_model(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]
+                logprobs, _ = self._score(hidden, tokens[1:], torch.full((len(tokens) - 1,), temperature))
                 found.append(logprobs.numpy())
         return found
 
@@ -166,43 +166,45 @@ class LocalPolicy:
 
     def _forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
         totals: dict[str, float] = {}
-        for indices in pack(samples, self.micro_batch_tokens):
-            value, statistics = loss(self._token_batch([samples[i] for i in indices]))
+        for batch in micro_batches(samples, self.micro_batch_tokens):
+            value, statistics = loss(self._token_batch(samples, batch))
             value.backward()
             for name, total in statistics.items():
                 totals[name] = totals.get(name, 0.0) + total
         return totals
 
-    def _token_batch(self, samples: Sequence[Sample]) -> TokenBatch:
-        width = max(len(sample.ids) for sample in samples)
+    def _token_batch(self, samples: Sequence[Sample], batch: Sequence[Family]) -> TokenBatch:
+        rows = [(samples[row], family.prefix) for family in batch for row in family.rows]
+        trained = [torch.from_numpy(np.flatnonzero(sample.weights[1:])) for sample, _ in rows]
+        hidden = hidden_states(self.model, samples, batch)
+        states = torch.cat([state[at - prefix] for state, at, (_, prefix) in zip(hidden, trained, rows, strict=True)])
 
-        def padded(name: str) -> Tensor:
-            rows = [torch.from_numpy(getattr(sample, name)) for sample in samples]
-            return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
+        def of_tokens(name: str) -> Tensor:
+            arrays = [torch.from_numpy(getattr(sample, name)) for sample, _ in rows]
+            return torch.cat([array[at + 1] for array, at in zip(arrays, trained, strict=True)])
 
-        trained = padded("weights")[:, 1:] > 0
-        temperatures = torch.tensor([sample.temperature for sample in samples])[:, None].expand(trained.shape)[trained]
-        logprobs, entropy = self._score(padded("ids"), trained, temperatures)
+        temperatures = torch.cat(
+            [torch.full((len(at),), sample.temperature) for at, (sample, _) in zip(trained, rows, strict=True)]
+        )
+        logprobs, entropy = self._score(states, of_tokens("ids"), temperatures)
         return TokenBatch(
             logprobs,
             entropy,
-            rollout_logprobs_N=padded("rollout_logprobs")[:, 1:][trained],
-            advantages_N=padded("advantages")[:, 1:][trained],
-            weights_N=padded("weights")[:, 1:][trained],
+            rollout_logprobs_N=of_tokens("rollout_logprobs"),
+            advantages_N=of_tokens("advantages"),
+            weights_N=of_tokens("weights"),
         )
 
-    def _score(self, ids_BT: Tensor, trained_BS: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of the tokens ids_BT[:, 1:][trained_BS], shape (N,); S = T - 1.
+    def _score(self, states_ND: Tensor, ids_N: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of the tokens ids_N, each from the state before it, shape (N,).
 
-        Rows are padded on the right, where causal attention needs no mask. Greedy tokens (temperature 0) are scored at
-        temperature 1, as the sampler does.
+        Greedy tokens (temperature 0) are scored at temperature 1, as the sampler does.
         """
-        hidden: Tensor = self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
         temperatures_N = temperatures_N.masked_fill(temperatures_N == 0, 1.0)
-        logits_NV = output_logits(self.model, hidden[:, :-1][trained_BS]) / temperatures_N[:, None]
+        logits_NV = output_logits(self.model, states_ND) / temperatures_N[:, None]
         every_NV = torch.log_softmax(logits_NV, -1)
         entropy = -(every_NV.exp() * every_NV).sum(-1)
-        return every_NV.gather(1, ids_BT[:, 1:][trained_BS][:, None])[:, 0], entropy
+        return every_NV.gather(1, ids_N[:, None])[:, 0], entropy
 
     async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
         return await self._in_thread("learning", self._optim_step, lr, max_grad_norm)

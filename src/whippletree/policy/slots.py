@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -247,8 +247,8 @@ class SlotDecoder:
         cumulative_RV = logprobs_RV.exp().cumsum(-1)
         drawn = torch.searchsorted(cumulative_RV, uniforms * cumulative_RV[:, -1:], right=True)
         drawn = torch.where(greedy, logprobs_RV.argmax(-1, keepdim=True), drawn.clamp(max=logprobs_RV.shape[-1] - 1))
-        tokens: list[int] = drawn[:, 0].tolist()
-        logprobs: list[float] = logprobs_RV.gather(1, drawn)[:, 0].tolist()
+        tokens = cast(list[int], drawn[:, 0].tolist())
+        logprobs = cast(list[float], logprobs_RV.gather(1, drawn)[:, 0].tolist())
         for job, token, logprob in zip(jobs, tokens, logprobs, strict=True):
             job.ids.append(token)
             job.logprobs.append(logprob)
@@ -270,7 +270,6 @@ class SlotDecoder:
 
 def output_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Logits (..., V) in single precision of the base model's last hidden states (..., D)."""
-    head = model.get_output_embeddings()
-    assert head is not None, "a causal language model has an output embedding"
+    head = cast(nn.Module, model.get_output_embeddings())
     logits: Tensor = head(hidden)
     return logits.float()

@@ -79,8 +79,9 @@ class NanoModel(LlamaModel):
         (num_rows, width), device = input_ids.shape, input_ids.device
         history = input_ids if cache is None else self._remember(input_ids, cache)
         start = torch.zeros(num_rows, 1, dtype=torch.long, device=device)
-        if attention_mask is not None and attention_mask.dim() == 2:
-            start = attention_mask.long().argmax(1, keepdim=True)  # of each row's first token
+        if attention_mask is not None:  # where padding on the left ends: at the first place that the last token sees
+            seen = attention_mask if attention_mask.dim() == 2 else attention_mask[:, 0, -1]
+            start = seen.long().argmax(1, keepdim=True)
         if position_ids is None or cache is None:
             places = torch.arange(history.shape[1] - width, history.shape[1], device=device).expand(num_rows, -1)
         else:

@@ -1,0 +1,126 @@
+"""The trainer's forward pass: the common prompt of a group's rollouts is computed once, with its gradient.
+
+Rows that begin alike form a family. One pass computes the prefixes, a second the rest of every row against its family's
+keys and values; both are differentiable, so that the gradient equals that of the rows computed one by one. What a
+prompt of hundreds of tokens and answers of tens cost is then close to what the answers cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from whippletree.types import Ids, Sample
+
+MIN_PREFIX_TOKENS = 16
+"""A shorter common prefix is not worth a second pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Rows that share their first `prefix` tokens, none of which is predicted by a trained position."""
+
+    rows: tuple[int, ...]
+    prefix: int
+
+    def cost(self, samples: Sequence[Sample]) -> int:
+        """Tokens to compute."""
+        return self.prefix + sum(len(samples[row].ids) - self.prefix for row in self.rows)
+
+
+def families(samples: Sequence[Sample]) -> list[Family]:
+    """Group neighbouring samples by common prefix; a sample like no neighbour is a family of its own, without prefix."""
+    found: list[Family] = []
+    rows: list[int] = []
+    prefix = 0
+    for row, sample in enumerate(samples):
+        limit = max(0, int(np.flatnonzero(sample.weights)[0]) - 1) if sample.weights.any() else len(sample.ids) - 1
+        shared = min(prefix, limit, common_prefix(samples[rows[0]].ids, sample.ids)) if rows else 0
+        if rows and shared >= MIN_PREFIX_TOKENS and shared * 2 >= prefix:
+            rows.append(row)
+            prefix = shared
+        else:
+            if rows:
+                found.append(Family(tuple(rows), prefix if len(rows) > 1 else 0))
+            rows, prefix = [row], limit
+    return [*found, Family(tuple(rows), prefix if len(rows) > 1 else 0)] if rows else found
+
+
+def common_prefix(a: Ids, b: Ids) -> int:
+    length = min(len(a), len(b))
+    differs = np.flatnonzero(a[:length] != b[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Family]]:
+    """Fill micro-batches up to a budget of computed tokens, families without prefix apart, by length."""
+    every = families(samples)
+    batches: list[list[Family]] = []
+    for shared in (True, False):
+        kin = [family for family in every if (family.prefix > 0) == shared]
+        kin.sort(key=lambda family: max(len(samples[row].ids) - family.prefix for row in family.rows))
+        room = 0
+        for family in kin:
+            cost = family.cost(samples)
+            if cost > room:
+                batches.append([])
+                room = max_tokens
+            batches[-1].append(family)
+            room -= cost
+    return batches
+
+
+def hidden_states(model: PreTrainedModel, samples: Sequence[Sample], batch: Sequence[Family]) -> list[Tensor]:
+    """Per row of the batch, in the order of its families, the hidden states from its prefix on, (T - prefix, D)."""
+    rows = [(number, samples[row].ids[family.prefix :]) for number, family in enumerate(batch) for row in family.rows]
+    lengths = [len(ids) for _, ids in rows]
+    ids_BT = _padded([ids for _, ids in rows])
+    if not batch[0].prefix:
+        hidden = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        return [hidden[row, :length] for row, length in enumerate(lengths)]
+    prefix_F = torch.tensor([family.prefix for family in batch])
+    reach = int(prefix_F.max())
+    prefixes_FP = torch.stack(
+        [
+            torch.nn.functional.pad(
+                torch.from_numpy(samples[family.rows[0]].ids[: family.prefix]), (reach - family.prefix, 0)
+            )
+            for family in batch
+        ]
+    )
+    places_P = torch.arange(reach)
+    start_F1 = (reach - prefix_F)[:, None]
+    # Padding sees itself, so that no softmax is empty; nothing sees padding.
+    sees_FPP = (places_P[:, None] >= places_P) & (places_P >= start_F1[:, :, None]) | torch.eye(reach, dtype=torch.bool)
+    cache = DynamicCache()
+    model.base_model(
+        input_ids=prefixes_FP,
+        attention_mask=sees_FPP[:, None],
+        position_ids=(places_P - start_F1).clamp(min=0),
+        cache=cache,
+        use_cache=True,
+    )
+    number_B = torch.tensor([number for number, _ in rows])
+    cache.batch_select_indices(number_B)
+    width = ids_BT.shape[1]
+    places_T = torch.arange(width)
+    sees_prefix_BTP = (places_P >= start_F1)[number_B][:, None].expand(-1, width, -1)
+    sees_row_BTT = (places_T[:, None] >= places_T).expand(len(rows), -1, -1)
+    hidden = model.base_model(
+        input_ids=ids_BT,
+        attention_mask=torch.cat([sees_prefix_BTP, sees_row_BTT], -1)[:, None],
+        position_ids=prefix_F[number_B][:, None] + places_T,
+        cache=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return [hidden[row, :length] for row, length in enumerate(lengths)]
+
+
+def _padded(rows: Sequence[Ids]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
