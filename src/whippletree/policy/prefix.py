@@ -35,7 +35,7 @@ class Family:
 
 
 def families(samples: Sequence[Sample]) -> list[Family]:
-    """Group neighbouring samples by common prefix; a sample like no neighbour is a family of its own, without prefix."""
+    """Group neighbouring samples by common prefix; a sample like no neighbour is a family by itself, without prefix."""
     found: list[Family] = []
     rows: list[int] = []
     prefix = 0
