@@ -1,7 +1,8 @@
 """One rollout from sandbox to grade. The one place where a failure becomes data.
 
-An infrastructure error makes a rollout without a reward, which enters neither statistics nor loss; a timeout and a spent
-budget are graded like any other ending. Everything random in a rollout follows from the run's seed and the rollout's id.
+An infrastructure error makes a rollout without a reward, which enters neither statistics nor loss; a timeout and a
+spent budget are graded like any other ending. Everything random in a rollout follows from the run's seed and the
+rollout's id.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
                         spec, assignment.task, sandbox, session, world.sampling, random.Random(seed)
                     )
             except TimeoutError:
-                outcome = Outcome(StopReason.TIMEOUT, len(session.calls))
+                outcome = Outcome(StopReason.TIMEOUT, _num_turns(session))
             await sandbox.stop()
             grading = time.perf_counter()
             reward = world.tasks.grade(assignment.task, sandbox.workspace)
@@ -71,11 +72,8 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
         finally:
             await sandbox.close()
     except (WhippletreeError, OSError) as failure:
-        outcome, reward, error = (
-            Outcome(StopReason.ERROR, outcome.num_turns),
-            None,
-            f"{type(failure).__name__}: {failure}",
-        )
+        outcome, reward = Outcome(StopReason.ERROR, _num_turns(session)), None
+        error = f"{type(failure).__name__}: {failure}"
     return Rollout(
         id=rollout_id,
         task_id=assignment.task.id,
@@ -90,3 +88,8 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
         num_turns=outcome.num_turns,
         timings_s={"total": time.perf_counter() - started, "grade": grade_s},
     )
+
+
+def _num_turns(session: CaptureSession) -> int:
+    """Assistant messages of the main conversation so far."""
+    return sum(call.kind == "main" for call in session.calls)
