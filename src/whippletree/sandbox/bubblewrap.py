@@ -1,8 +1,9 @@
 """Sandboxes by bubblewrap: one set of Linux namespaces per rollout, without a daemon and without root.
 
 A command sees the system's programs read-only, a private /tmp, /dev and /proc, no network, none of the host's
-processes, and its files at /workspace; it runs as an unprivileged user who cannot gain privileges. Not limited: total
-disk space and CPU. The kernel is shared with the host, so this keeps out mistakes and mischief, not kernel exploits.
+processes, and its files at /workspace; it runs as an unprivileged user who cannot gain privileges. There are no
+terminals. Not limited: total disk space and CPU. The kernel is shared with the host, so this keeps out mistakes and
+mischief, not kernel exploits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +30,8 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC = {
     "passwd": "root:x:0:0:root:/:/bin/sh\nagent:x:1000:1000:agent:/workspace:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/:/bin/sh\n",
@@ -36,7 +39,6 @@ _ETC = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-_CHDIR = ("--chdir", "/workspace")
 _OLDEST_KERNEL = (5, 14)
 _PROCESS_HINT = 'The sandbox kind "process" runs without isolation; it must be asked for by name.'
 
@@ -57,8 +59,7 @@ def open_bubblewrap(limits: SandboxLimits, bwrap: str = "bwrap") -> HostSandboxe
         )
     root = WorkspaceRoot(sandbox_owner())
     try:
-        make_etc(root.path / "etc")
-        base = command_line(program, root.path / "etc")
+        base = command_line(program, make_system(root.path / "system"))
         _probe(base, root)
     except BaseException:
         root.close()
@@ -83,12 +84,12 @@ def explain(stderr: str) -> str:
             "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`. In a container, start it with "
             "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
         )
-    elif re.search(r"unprivileged_userns_clone|No permissions to creat\w+ new namespace", text):
+    elif re.search(r"unprivileged_userns_clone|new namespace failed: Operation not permitted", text):
         advice = (
             "new namespaces are forbidden. On the host, run `sysctl -w kernel.unprivileged_userns_clone=1`. In a "
             "container, start it with `--security-opt seccomp=unconfined` or `--cap-add SYS_ADMIN`."
         )
-    elif re.search(r"max_user_namespaces|No space left on device.*namespace|namespace.*No space left", text):
+    elif re.search(r"max_\S*namespaces|No space left on device|ENOSPC", text):
         advice = "the limit of user namespaces is reached: run `sysctl -w user.max_user_namespaces=10000`."
     elif re.search(r"mount (new )?proc|/newroot/proc", text):
         advice = (
@@ -109,52 +110,60 @@ def explain(stderr: str) -> str:
     return f"bubblewrap cannot make a sandbox: {advice} It said: {text[:300] or '(nothing)'}. {_PROCESS_HINT}"
 
 
-def command_line(program: str, etc: Path) -> tuple[str, ...]:
-    """bwrap with the namespaces and the system's part of the file system; `binds` and a program must follow."""
+def command_line(program: str, system: Path) -> tuple[str, ...]:
+    """bwrap with the namespaces and the file system of `make_system`; `binds` and a program must follow."""
     flags = "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-net --unshare-cgroup-try"
     more = "--uid 1000 --gid 1000 --hostname sandbox --die-with-parent --new-session --as-pid-1"
     # Nested user namespaces would hand commands more of the kernel to attack.
-    newer = ("--disable-userns",) if _version(program) >= (0, 8) else ()
-    return (program, *flags.split(), *more.split(), *newer, *_system(), "--ro-bind", str(etc), "/etc")
+    newer = ["--disable-userns"] if _version(program) >= (0, 8) else []
+    # Every bind costs a pass over all mounts of the host, which is why all else is in one directory.
+    mounts = ["--ro-bind", str(system), "/", "--ro-bind", "/usr", "/usr", "--proc", "/proc"]
+    for name in _SYSTEM:
+        if (system / name).is_dir() and not (system / name).is_symlink():
+            mounts += ["--ro-bind", f"/{name}", f"/{name}"]
+    for name in _DEVICES:
+        mounts += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    return (program, *flags.split(), *more.split(), *newer, *mounts)
 
 
 def binds(place: Path) -> tuple[str, ...]:
     """The part of one sandbox, whose directory is `place`."""
-    # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell and takes no memory; /dev/shm
-    # likewise. What remains are the two small tmpfs of bubblewrap's own, made read-only.
+    # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell.
     own = ("--bind", f"{place}/workspace", "/workspace", "--bind", f"{place}/tmp", "/tmp")
-    return (*own, "--bind", f"{place}/tmp", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/", *_CHDIR)
+    return (*own, "--chdir", "/workspace")
+
+
+def make_system(system: Path) -> Path:
+    """The root directory that all sandboxes see, read-only: mount points, links, and a minimal /etc."""
+    for name in ("usr", "proc", "tmp", "workspace", "dev", "etc"):
+        (system / name).mkdir(parents=True)
+    for name in _SYSTEM:
+        outside = Path("/", name)
+        if outside.is_symlink():
+            (system / name).symlink_to(outside.readlink())
+        elif outside.is_dir():
+            (system / name).mkdir()
+    for name in _DEVICES:
+        (system / "dev" / name).touch()
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        (system / "dev" / name).symlink_to(f"/proc/self/{target}")
+    (system / "dev" / "shm").symlink_to("/tmp")
+    for name, text in _ETC.items():
+        (system / "etc" / name).write_text(text)
+    # What the dynamic linker and Debian's alternatives need of the real one.
+    if (cache := Path("/etc/ld.so.cache")).exists():
+        shutil.copyfile(cache, system / "etc" / cache.name)
+    if (alternatives := Path("/etc/alternatives")).is_dir():
+        shutil.copytree(alternatives, system / "etc" / alternatives.name, symlinks=True)
+    for path in (system, *system.rglob("*")):  # whatever the umask
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    return system
 
 
 def _version(program: str) -> tuple[int, ...]:
     match = re.search(r"(\d+)\.(\d+)", _output([program, "--version"])[1])
     return tuple(map(int, match.groups())) if match else (0, 0)
-
-
-def _system() -> tuple[str, ...]:
-    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
-    for name in _SYSTEM:
-        if os.path.islink(name):  # noqa: PTH114
-            arguments += ["--symlink", os.readlink(name), name]  # noqa: PTH115
-        elif os.path.isdir(name):  # noqa: PTH112
-            arguments += ["--ro-bind", name, name]
-    return tuple(arguments)
-
-
-def make_etc(etc: Path) -> None:
-    """A minimal /etc: names of users, and what the dynamic linker and Debian's alternatives need."""
-    etc.mkdir()
-    for name, text in _ETC.items():
-        (etc / name).write_text(text)
-    cache = Path("/etc/ld.so.cache")
-    if cache.exists():
-        shutil.copyfile(cache, etc / "ld.so.cache")
-    alternatives = Path("/etc/alternatives")
-    if alternatives.is_dir():
-        shutil.copytree(alternatives, etc / "alternatives", symlinks=True)
-    for path in (etc, *etc.rglob("*")):  # whatever the umask
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def _probe(base: Sequence[str], root: WorkspaceRoot) -> None:
@@ -165,8 +174,8 @@ def _probe(base: Sequence[str], root: WorkspaceRoot) -> None:
 
 def _output(argv: Sequence[str]) -> tuple[int, str]:
     """Exit code and output of a short program, started as sandboxes are."""
-    with tempfile.TemporaryFile() as output, open(os.devnull) as nothing:  # noqa: PTH123
-        process = spawn(argv, stdin=nothing.fileno(), output=output.fileno(), env=ENVIRONMENT)
+    with tempfile.TemporaryFile() as output:
+        process = spawn(argv, stdin=subprocess.DEVNULL, output=output.fileno(), env=ENVIRONMENT)
         code = process.wait()
         output.seek(0)
         return code, output.read().decode(errors="replace")

@@ -13,8 +13,11 @@ from whippletree.errors import SandboxError
 from whippletree.sandbox.base import SandboxLimits
 from whippletree.sandbox.launch import Launch
 from whippletree.sandbox.shell import Shell
-from whippletree.sandbox.workspace import WorkspaceRoot, remove, remove_small
+from whippletree.sandbox.workspace import WorkspaceRoot, remove
 from whippletree.types import ExecResult
+
+_AT_ONCE = 200
+"""Entries of a workspace up to which it is removed without a thread."""
 
 
 class HostSandbox:
@@ -40,7 +43,7 @@ class HostSandbox:
 
     async def _close(self) -> None:
         await self._shell.stop()
-        if not remove_small(self._place):
+        if not remove(self._place, most=_AT_ONCE):
             await asyncio.to_thread(remove, self._place)
         self._on_closed(self)
 

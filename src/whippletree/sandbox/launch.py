@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whippletree.errors import SandboxError
 from whippletree.sandbox.base import SandboxLimits
-from whippletree.sandbox.spawn import spawn
+from whippletree.sandbox.spawn import sandbox_owner, spawn
 
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
 _STARTUP_S = 5.0
@@ -120,6 +121,7 @@ def start(launch: Launch) -> ShellProcess:
         for _ in range(3):
             pipes += os.pipe2(os.O_CLOEXEC)
         stdin_r, stdin, output, output_w, control, control_w = pipes
+        os.fchown(output_w, *sandbox_owner())  # so that /dev/stdout and /dev/stderr can be opened
         info_w = os.dup(control_w)
         pipes.append(info_w)
         popen = spawn(
@@ -131,17 +133,18 @@ def start(launch: Launch) -> ShellProcess:
             cwd=launch.cwd,
         )
         pidfd = os.pidfd_open(popen.pid)
-    except BaseException:
+    except (OSError, SandboxError) as error:
         for descriptor in pipes:
             os.close(descriptor)
-        raise
+        raise SandboxError(f"cannot start a shell: {error}") from error
     for descriptor in (stdin_r, output_w, control_w, info_w):
         os.close(descriptor)
     for descriptor in (stdin, output, control):
         os.set_blocking(descriptor, False)
     process = ShellProcess(popen, launch.namespaced, stdin, output, control, control_w, pidfd)
     prologue = f"{{ {launch.prologue}; }} && builtin printf 'ready {process.nonce}\\n' >&{control_w} || exit\n"
-    os.write(stdin, prologue.encode())
+    with contextlib.suppress(BrokenPipeError):  # it is dead already: its exit will tell
+        os.write(stdin, prologue.encode())
     return process
 
 

@@ -24,6 +24,8 @@ from whippletree.types import ExecResult
 _CHUNK = 65_536
 _DEATH_S = 60.0
 """How long a killed process may take to be gone; uninterruptible I/O can hold it."""
+_QUICK_S = 0.01
+"""How long only the control pipe is watched; what a pipe holds needs no reader meanwhile."""
 _TIMEOUT_CODE = 124
 """As timeout(1) has it."""
 _KILLED_CODE = 137
@@ -139,9 +141,8 @@ class _Flight:
             f". /dev/stdin <<<'{quoted}' {descriptor}>&-\n"
             f"\\builtin printf '{self._word.decode()}%d\\n' $? >&{descriptor}\n"
         ).encode(errors="replace")
-        loop.add_reader(process.output, self._on_output)
         loop.add_reader(process.control, self._on_control)
-        loop.add_reader(process.pidfd, self._finish, _End.EXITED)
+        self._timers.append(loop.call_later(_QUICK_S, self._watch_closely))
         self._timers.append(loop.call_later(limits.command_timeout_s, self._finish, _End.TIMED_OUT))
         if limits.idle_timeout_s is not None:
             self._timers.append(loop.call_later(limits.idle_timeout_s, self._on_idle))
@@ -198,11 +199,18 @@ class _Flight:
         if self._drained > self._limits.max_drained_mb * 1_000_000:
             self._finish(_End.FLOODED)
 
+    def _watch_closely(self) -> None:
+        """Read output while it comes, and see the exit. Most commands are over before, and need neither."""
+        if not self._end.done():
+            self._loop.add_reader(self._process.output, self._on_output)
+            self._loop.add_reader(self._process.pidfd, self._finish, _End.EXITED)
+
     def _on_control(self) -> None:
         process = self._process
         if not process.listen():
             # The shell is gone, has become another program, or has closed its descriptor. In the last case it can only
             # be asked to end.
+            self._watch_closely()
             self._loop.remove_reader(process.control)
             if process.stdin >= 0:
                 self._loop.remove_writer(process.stdin)

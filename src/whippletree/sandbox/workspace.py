@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
+import secrets
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,6 @@ from whippletree.errors import SandboxError
 _PREFIX = "whippletree-sandboxes-"
 _ROOMY = 4 << 30
 """Free bytes that /dev/shm must have; containers often get 64 MiB."""
-_SMALL = 200
-"""Entries up to which a tree is removed in this process rather than by `rm`."""
 
 
 class WorkspaceRoot:
@@ -34,17 +33,23 @@ class WorkspaceRoot:
         self.path, self._lock = _make_locked(parent)
 
     def make(self, files: Mapping[str, str]) -> Path:
-        """A new directory that holds `workspace` (with `files`) and `tmp`, both the owner's."""
+        """A new directory that holds `workspace` (with `files`) and `tmp`, both the owner's.
+
+        Raises SandboxError for a path that cannot be, and where the disk is full.
+        """
         place = self.path / str(self._count)
         self._count += 1
-        place.mkdir()
-        place.chmod(0o755)  # whatever the umask
         try:
+            place.mkdir()
+            place.chmod(0o755)  # whatever the umask
             for name in ("workspace", "tmp"):
                 (place / name).mkdir(0o700)
             fill(place / "workspace", files, self._owner)
             for name in ("workspace", "tmp"):
                 os.chown(place / name, *self._owner)
+        except OSError as error:
+            remove(place)
+            raise SandboxError(f"cannot make a workspace in {self.path}: {error.strerror}") from error
         except BaseException:
             remove(place)
             raise
@@ -97,40 +102,47 @@ def fill(workspace: Path, files: Mapping[str, str], owner: tuple[int, int]) -> N
             file.write(text.encode("utf-8", errors="replace"))
 
 
-def remove(path: Path) -> None:
-    """Remove a tree that no process uses any more, whatever its modes, depth, kinds and names. May take long."""
-    if not remove_small(path):
-        # rm and chmod walk by descriptors: no limit of depth or path length, and no symlink is followed.
-        subprocess.run(["chmod", "-R", "u+rwX", "--", path], stderr=subprocess.DEVNULL, check=False)
-        done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SandboxError(f"cannot remove {path}: {done.stderr.strip()[:200]}")
+def remove(path: Path, most: int = sys.maxsize) -> bool:
+    """Remove a tree that no process uses any more, whatever its modes, depth, kinds and names; whether all is gone.
+
+    After `most` entries it stops, and the next call goes on. Raises SandboxError where something cannot be removed.
+    """
+    try:
+        return _remove(path, most)
+    except OSError as error:
+        raise SandboxError(f"cannot remove {path}: {error}") from error
 
 
-def remove_small(path: Path) -> bool:
-    """Remove a shallow tree of a few entries at once; False where it is larger or resists, then some may remain."""
-    left = _SMALL
-
-    def empty(directory: str, depth: int) -> bool:
-        nonlocal left
+def _remove(path: Path, most: int) -> bool:
+    # Directories are moved to the top before they are emptied, so that no path grows long and nothing recurses.
+    top = str(path)
+    if not os.path.lexists(top):
+        return True
+    prefix = f"{top}/{secrets.token_hex(8)}-"
+    waiting = [top]
+    seen = 0
+    while waiting:
+        directory = waiting[-1]
+        os.chmod(directory, 0o700)  # noqa: PTH101
+        nested: list[str] = []
         with os.scandir(directory) as entries:
             for entry in entries:
-                left -= 1
-                if left < 0:
+                seen += 1
+                if seen > most:
                     return False
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)  # noqa: PTH108
-                elif depth == 0 or not empty(entry.path, depth - 1):
-                    return False
-        os.rmdir(directory)  # noqa: PTH106
-        return True
-
-    try:
-        return empty(str(path), depth=8)
-    except FileNotFoundError:
-        return not path.exists()
-    except OSError:
-        return False
+                elif directory == top:
+                    nested.append(entry.path)
+                else:
+                    os.chmod(entry.path, 0o700)  # noqa: PTH101 (moving writes to it)
+                    os.rename(entry.path, f"{prefix}{seen}")  # noqa: PTH104
+                    nested.append(f"{prefix}{seen}")
+        if directory != top or not nested:
+            os.rmdir(directory)  # noqa: PTH106
+            waiting.pop()
+        waiting += nested
+    return True
 
 
 def reap(parent: Path) -> None:
