@@ -1,0 +1,71 @@
+# `make quickstart` shows what this does, `make test` checks that it works. Both set up .venv first.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Matrices are small and work runs in several processes: more threads would only get in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help quickstart test lint check-slow study-headline nano docs clean system
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
+
+quickstart: .venv/installed ## Set up, then train and compare: one harness against eighteen
+	$(BIN)/whippletree quickstart
+
+test: lint ## Set up, then run the linters, the type checker and the tests
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-dev ## Style, types and import rules alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+check-slow: .venv/installed-dev ## All tests, with those that take minutes
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+study-headline: .venv/installed ## The study behind the README's table; kept and resumed
+	$(BIN)/whippletree study headline --results results/headline.json
+
+nano: .venv/installed ## Make the embedded policy anew from its recipe
+	$(BIN)/whippletree nano make src/whippletree/policy/nano/weights
+
+docs: .venv/installed ## Fill the README's table from results/headline.json
+	$(BIN)/python docs/fill_results.py
+
+clean: ## Remove caches and .venv; runs/ stays
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- setting up -----------------------------------------------------------------------------------------------------
+
+.venv/installed: pyproject.toml constraints.txt | system
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@echo 'installing into .venv, which takes some minutes the first time'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+system:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed, $(PYTHON) is older or absent. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@missing=""; \
+	command -v bwrap >/dev/null || missing="bubblewrap"; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3-venv"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; \
+	else \
+	  echo "These system packages are missing: $$missing. Install them and run make again, for example with" >&2; \
+	  echo "  sudo apt-get install $$missing     (Debian, Ubuntu)" >&2; \
+	  echo "  sudo dnf install bubblewrap        (Fedora)" >&2; \
+	  echo "  sudo pacman -S bubblewrap          (Arch)" >&2; \
+	  exit 1; \
+	fi

@@ -1,0 +1,124 @@
+"""The documentation is true to the program: commands parse, keys exist, links resolve, tables are complete."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import typer.main
+
+from whippletree.algorithms.grpo import GRPO
+from whippletree.cli import app, recipe
+from whippletree.config import parse, with_overrides
+from whippletree.harness.levels import load_space
+from whippletree.run import Clock, step_metrics
+from whippletree.study import read_study
+from whippletree.types import Assignment, Group, ModelCall, Reward, Rollout, StopReason, Task
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+DRAWN = {"docs/quickstart.png"}
+"""Drawn from a run; a checkout may not have it yet."""
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(whippletree [^`\n]+|make [a-z-]+[^`\n]*)`")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+def commands(text: str) -> list[str]:
+    """Lines of shell blocks, without comments, and commands within sentences."""
+    blocks = [body for language, body in FENCE.findall(text) if language == "sh"]
+    lines = [line for body in blocks for line in body.splitlines() if line.strip()]
+    return [*lines, *INLINE.findall(FENCE.sub("", text))]
+
+
+def printed(program: str):
+    found = [(page, command) for page, text in TEXTS.items() for command in commands(text)]
+    return [pytest.param(command, id=f"{page}: {command}") for page, command in found if command.startswith(program)]
+
+
+def parsed(command: str) -> tuple[str, dict]:
+    """The subcommand and its parameters, read by the program's own parser without running anything."""
+    words = shlex.split(command, comments=True)[1:]
+    found = typer.main.get_command(app)
+    name = []
+    while hasattr(found, "commands"):
+        name.append(words.pop(0))
+        found = found.commands[name[-1]]
+    return " ".join(name), found.make_context(name[-1], words, resilient_parsing=not words).params
+
+
+def test_there_is_something_to_check():
+    assert len(printed("whippletree ")) > 20
+
+
+@pytest.mark.parametrize("command", printed("whippletree "))
+def test_commands_parse_and_their_keys_exist(command):
+    name, params = parsed(command)
+    config, change = params.get("config"), params.get("change") or []
+    if name in ("train", "evaluate") and config:
+        tree = {} if config.endswith(".toml") else recipe(config)
+        parse(with_overrides(tree, change), command)
+    if name == "study" and config.islower() and not config.endswith(".toml"):
+        read_study(recipe(config), command)
+
+
+@pytest.mark.parametrize("command", printed("make "))
+def test_make_targets_exist(command):
+    target = shlex.split(command, comments=True)[1]
+    assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_resolve(page):
+    links = [link for link in LINK.findall(TEXTS[page]) if "://" not in link and link not in DRAWN]
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+@pytest.mark.parametrize("group", typer.main.get_command(app).commands)
+def test_the_readme_shows_every_command(group):
+    assert re.search(rf"(whippletree|make) {group}\b", TEXTS["README.md"])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_toml_examples_are_read(page, tmp_path):
+    for language, body in FENCE.findall(TEXTS[page]):
+        if language != "toml":
+            continue
+        tree = tomllib.loads(body)
+        if "factors" in tree:
+            (tmp_path / "space.toml").write_text(body)
+            load_space(tmp_path / "space.toml")
+        elif "arms" in tree:
+            read_study(tree, page)
+        else:
+            parse(tree, page)
+
+
+# ---- metrics ----------------------------------------------------------------------------------------------------
+
+
+def group_with_signal() -> Group:
+    task = Task("t", "paddock", "train", "copy", 1, "copy a file")
+    ids = np.arange(3)
+    calls = tuple(
+        ModelCall(i, kind, ids + 3 * i, ids, np.zeros(3, np.float32), 0, "stop")
+        for i, kind in enumerate(("main", "compaction"))
+    )
+    rollouts = tuple(
+        Rollout(f"r{value}", "t", "copy", "S0T0O0C0W0", 0, "train", calls, Reward(value), StopReason.FINISHED)
+        for value in (0.0, 1.0)
+    )
+    return Group(Assignment(0, task, "S0T0O0C0W0", 2), rollouts)
+
+
+def test_the_table_of_metrics_is_complete():
+    table = set(re.findall(r"^\| `([^`]+)` \|", TEXTS["docs/metrics.md"], re.MULTILINE))
+    groups = [group_with_signal()]
+    clock = Clock(SimpleNamespace(cpu_s={"sampling": 0.0, "learning": 0.0}))
+    written = step_metrics(groups, GRPO().credit(groups), {}, 0.0, clock)
+    assert {re.sub(r"(samples/dropped)_\w+", r"\1_REASON", name) for name in written} == table
