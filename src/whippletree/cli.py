@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import signal
 import sys
 import tomllib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from whippletree.config import explain, parse, read_toml, to_toml, with_overrides
-from whippletree.errors import ConfigError, WhippletreeError
+from whippletree import show
+from whippletree.config import merged, parse, read_toml, to_toml, with_overrides
+from whippletree.errors import ConfigError, StoreError, WhippletreeError
+from whippletree.show import Interrupted, JsonOption, err, out, wait_for
 from whippletree.types import Json
 
 app = typer.Typer(
@@ -26,42 +31,43 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train one agent policy through many harnesses, in balance.",
 )
-space_app = typer.Typer(no_args_is_help=True, help="The space of harnesses and its designs.")
-harness_app = typer.Typer(no_args_is_help=True, help="Single harnesses.")
-tasks_app = typer.Typer(no_args_is_help=True, help="Suites of tasks.")
 nano_app = typer.Typer(no_args_is_help=True, help="The embedded policy.")
-config_app = typer.Typer(no_args_is_help=True, help="Configurations.")
 for name, sub in (
-    ("space", space_app),
-    ("harness", harness_app),
-    ("tasks", tasks_app),
+    ("space", show.space_app),
+    ("harness", show.harness_app),
+    ("tasks", show.tasks_app),
+    ("config", show.config_app),
     ("nano", nano_app),
-    ("config", config_app),
 ):
     app.add_typer(sub, name=name)
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
 ConfigArg = Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe that comes with the package.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a key, for example optimizer.lr=1e-4.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SpaceOption = Annotated[str, typer.Option("--space", help="`paper`, or a TOML file with factors and levels.")]
-PlainOption = Annotated[bool, typer.Option("--plain", help="One line per step instead of a live display.")]
+PlainOption = Annotated[bool, typer.Option("--plain", help="A line now and then instead of a live display.")]
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         app()
+    except Interrupted as interrupted:
+        err.print(f"interrupted; {interrupted}", markup=False, soft_wrap=True)
+        sys.exit(interrupted.exit_code)
     except WhippletreeError as error:
-        err.print(f"[bold red]error:[/] {error}", markup=True, soft_wrap=True)
+        err.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        err.print("interrupted; every finished step is kept, and the same command (train: with --resume) goes on")
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a file that may not be written
+        err.print("[bold red]error:[/]", Text(str(error)), soft_wrap=True)
+        sys.exit(2)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    """Stop as after Ctrl-C, also where that is ignored, as in a shell's background."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
 
 # ---- train, evaluate, report ------------------------------------------------------------------------------------
@@ -79,16 +85,18 @@ def train(
     from whippletree.store.run_dir import RunStore
 
     if (config is None) == (resume is None):
-        raise ConfigError("give either a configuration to start from or --resume RUN, for example: train headline")
-    if resume is None:
-        assert config is not None
+        raise ConfigError("give either a configuration to start from or --resume RUN, for example: train scaling")
+    if config is not None:
         found = parse(with_overrides(recipe(config), change or []), config)
-        resume = directory or Path("runs") / f"{Path(config).stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        RunStore.create(resume, to_toml(found), {"command": sys.argv[1:]}).close()
+        path = directory or Path("runs") / f"{Path(config).stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
     elif change or directory:
         raise ConfigError("--set and --dir do not go with --resume: a run keeps its configuration and its directory")
-    _run(resume, plain)
-    _report({resume.name: [resume]}, resume, f"Run {resume.name}")
+    else:
+        assert resume is not None
+        path = resume
+    _run(path, plain, f"`whippletree train --resume {path}` goes on", fresh=config is not None)
+    _report([path], path, f"Run {path.resolve().name}")
 
 
 @app.command()
@@ -105,16 +113,20 @@ def evaluate(
     """Evaluate a policy over harnesses x tasks, without training."""
     from whippletree.store.run_dir import RunStore
 
-    changes = ["steps=0", *(change or []), *([f"policy.model='{model}'"] if model else [])]
-    found = parse(with_overrides(recipe(config), changes), config)
+    tree = with_overrides(recipe(config), [*(change or []), "steps=0"])
+    found = parse(merged(tree, {"policy": {"model": model}}) if model else tree, config)
     path = directory or Path("runs") / f"evaluate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    if not (path / "run.sqlite").exists():
+    fresh = not (path / "run.sqlite").exists()
+    if fresh:
         RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
-    _run(path, plain or as_json)
+    with RunStore.open(path, read_only=True) as store:
+        if store.config_toml != to_toml(found):
+            raise StoreError(f"{path} was made with other settings than these; choose another --dir")
+    _run(path, plain or as_json, f"the same command with --dir {path} goes on", fresh=fresh)
     if as_json:
         out.print_json(json.dumps(_scores_json(path)))
     else:
-        _report({path.name: [path]}, path, f"Evaluation of {found.policy.model}")
+        _report([path], path, f"Evaluation of {found.policy.model}")
 
 
 @app.command()
@@ -123,7 +135,7 @@ def report(
     directory: Annotated[Path, typer.Option("--dir", help="Where report.html and figures/ go.")] = Path(),
 ) -> None:
     """Write one page, and its figures as PNG, about one or more runs."""
-    _report({path.name: [path] for path in runs}, directory, "Report")
+    _report(runs, directory, "Report")
 
 
 @app.command()
@@ -134,7 +146,9 @@ def runs(root: Annotated[Path, typer.Argument(help="The folder that holds them."
     table = Table("run", "state", "steps", "solved", "entropy", box=None)
     for run in list_runs(root):
         values = [f"{run.metrics[key]:.3f}" if key in run.metrics else "" for key in ("passed", "entropy")]
-        table.add_row(str(run.path), run.state, str(run.num_steps), *values)
+        table.add_row(escape(str(run.path)), run.state, str(run.steps_done), *values)
+        if run.problem:
+            err.print(run.problem, markup=False, soft_wrap=True)
     out.print(table)
 
 
@@ -158,124 +172,6 @@ def study(
     _study(config, directory or Path("runs") / f"study-{Path(config).stem}", results)
 
 
-# ---- space, harness, tasks --------------------------------------------------------------------------------------
-
-
-@space_app.command("show")
-def space_show(space: SpaceOption = "paper", as_json: JsonOption = False) -> None:
-    """Print the factors and levels of a space."""
-    found = _harnesses(space).space
-    if as_json:
-        factors = [
-            {"key": f.key, "title": f.title, "levels": [{"name": v.name, "summary": v.summary} for v in f.levels]}
-            for f in found.factors
-        ]
-        out.print_json(json.dumps({"size": found.size, "factors": factors}))
-        return
-    table = Table("level", "name", "what it does", box=None)
-    for factor in found.factors:
-        table.add_row(f"[bold]{factor.key}[/]", f"[bold]{factor.title}[/]", "")
-        for index, level in enumerate(factor.levels):
-            table.add_row(f"{factor.key}{index}", level.name, level.summary)
-    out.print(table)
-    out.print(f"{found.size} harnesses, from {found.name((0,) * len(found.keys))} on")
-
-
-@space_app.command("design")
-def space_design(
-    runs: Annotated[int, typer.Option(min=1, help="Harnesses to train on.")] = 18,
-    held_out: Annotated[int, typer.Option(min=0, help="Harnesses to keep for testing.")] = 0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    space: SpaceOption = "paper",
-    as_json: JsonOption = False,
-) -> None:
-    """Choose a balanced training set, and a held-out set, with their certificates."""
-    from whippletree.harness import designs
-    from whippletree.harness.certificate import certify
-
-    found = _harnesses(space).space
-    trained = designs.choose(found, runs, seed)
-    parts = {"training": (trained, certify(trained))}
-    if held_out:
-        tested = designs.held_out(found, held_out, seed, trained.configs)
-        parts["held_out"] = (tested, certify(tested, other=trained))
-    if as_json:
-        shown = {
-            k: {"harnesses": d.names, "method": d.method, "certificate": c.to_json()} for k, (d, c) in parts.items()
-        }
-        out.print_json(json.dumps(shown))
-        return
-    for title, (design, certificate) in parts.items():
-        out.print(f"[bold]{title}[/]: {design.method}")
-        out.print(*design.names)
-        out.print(certificate.to_text())
-
-
-@harness_app.command("show")
-def harness_show(
-    name: Annotated[str, typer.Argument(help="For example S1T2O0C1W2.")],
-    task: Annotated[str | None, typer.Option(help="A task's id, for example paddock/train/copy/0.")] = None,
-    space: SpaceOption = "paper",
-    draw_names: Annotated[bool, typer.Option(help="Draw the tools' names for the task.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Print exactly what the model would see; with --json the spec and its hash."""
-    from whippletree.harness.describe import describe
-    from whippletree.tasks.paddock import Paddock
-
-    spec = _harnesses(space, draw_names).spec(name)
-    if as_json:
-        out.print_json(json.dumps({"hash": spec.content_hash, "spec": spec.model_dump(mode="json")}))
-    else:
-        out.print(describe(spec, Paddock().task_by_id(task) if task else None), markup=False, soft_wrap=True)
-
-
-@tasks_app.command("list")
-def tasks_list(as_json: JsonOption = False) -> None:
-    """List the kinds of task of the built-in suite."""
-    from whippletree.tasks.paddock.kinds import KINDS
-
-    if as_json:
-        out.print_json(json.dumps([{"name": k.name, "tier": k.tier, "splits": k.splits} for k in KINDS.values()]))
-        return
-    table = Table("kind", "tier", "splits", box=None)
-    for kind in KINDS.values():
-        table.add_row(kind.name, str(kind.tier), " ".join(kind.splits))
-    out.print(table)
-
-
-@tasks_app.command("show")
-def tasks_show(task_id: Annotated[str, typer.Argument(help="For example paddock/train/copy/17.")]) -> None:
-    """Print one task: instruction, files, and the commands that solve it."""
-    from whippletree.tasks.paddock import Paddock
-
-    task = Paddock().task_by_id(task_id)
-    out.print(f"{task.instruction}\n", markup=False, soft_wrap=True)
-    for path, text in task.files.items():
-        out.print(f"--- {path}\n{text.rstrip()}", markup=False, soft_wrap=True)
-    out.print(f"--- gold\n{task.gold}", markup=False, soft_wrap=True)
-
-
-@tasks_app.command("check")
-def tasks_check(
-    kinds: Annotated[list[str] | None, typer.Argument(help="Kinds to check; all by default.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Instances of each kind.")] = 5,
-    sandbox: Annotated[str, typer.Option(help="bubblewrap or process.")] = "bubblewrap",
-) -> None:
-    """Show that gold passes, doing nothing earns nothing, and near misses fail."""
-    from whippletree.check import check_kinds
-
-    unsound = 0
-    table = Table("kind", "instances", "gold fails", "untouched earns", "near misses pass", box=None)
-    for found in asyncio.run(check_kinds(kinds or (), seeds, sandbox)):
-        unsound += not found.sound
-        counts = (found.gold_fails, found.untouched_earns, found.near_miss_passes)
-        table.add_row(found.kind, str(found.seeds), *(str(len(count)) for count in counts))
-    out.print(table)
-    if unsound:
-        raise typer.Exit(1)
-
-
 @nano_app.command("make")
 def nano_make(
     directory: Annotated[Path, typer.Argument(help="Where weights, tokenizer and recipe go.")],
@@ -284,17 +180,8 @@ def nano_make(
     """Make the embedded policy from its recipe."""
     from whippletree import nano
 
-    changes = with_overrides({}, change or [])
-    asyncio.run(nano.make_and_save(nano.recipe_of(changes), directory, lambda line: err.print(line)))
-
-
-@config_app.command("explain")
-def config_explain() -> None:
-    """Print every key with what it accepts, its default and its meaning."""
-    table = Table("key", "accepts", "default", "meaning", box=None)
-    for row in explain():
-        table.add_row(*row)
-    out.print(table)
+    wanted = nano.recipe_of(with_overrides({}, change or []))
+    wait_for(nano.make_and_save(wanted, directory, err.print), "nothing is written before the end")
 
 
 # ---- inside -----------------------------------------------------------------------------------------------------
@@ -302,23 +189,19 @@ def config_explain() -> None:
 
 def recipe(name: str) -> dict[str, Json]:
     """A TOML file, or one that comes with the package."""
-    shipped = resources.files("whippletree") / "recipes" / f"{name}.toml"
-    if not Path(name).suffix and shipped.is_file():
-        return tomllib.loads(shipped.read_text(encoding="utf-8"))
+    folder = resources.files("whippletree") / "recipes"
+    shipped = sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
+    if name in shipped:
+        return tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+    if not Path(name).suffix and not Path(name).exists():
+        raise ConfigError(f"there is no recipe and no file '{name}'; the recipes are {', '.join(shipped)}")
     return read_toml(Path(name))
 
 
-def _harnesses(space: str, draw_names: bool = False):  # noqa: ANN202
-    from whippletree.config import HarnessesSection
-    from whippletree.run import Harnesses
-
-    return Harnesses(HarnessesSection(space=space, draw_names=draw_names))
-
-
-def _run(path: Path, plain: bool) -> None:
-    """Train and evaluate what a run directory says, from where it stopped."""
+def _run(path: Path, plain: bool, to_go_on: str, *, fresh: bool) -> None:
+    """Train and evaluate what a run directory says, from where it stopped; a fresh one that cannot begin is removed."""
     from whippletree.display import watched
-    from whippletree.run import open_run
+    from whippletree.run import discard_unused, open_run
     from whippletree.store.run_dir import RunStore
     from whippletree.train import train as train_story
 
@@ -329,14 +212,24 @@ def _run(path: Path, plain: bool) -> None:
                 with watched(run, err, plain=plain):
                     await train_story(run)
 
-    err.print(f"run directory: {path}")
-    asyncio.run(story())
+    err.print(f"run directory: {path}", markup=False, soft_wrap=True)
+    try:
+        wait_for(story(), f"what is finished is kept, and {to_go_on}")
+    except (Interrupted, StoreError):
+        raise
+    except WhippletreeError:
+        if fresh:
+            discard_unused(path)
+        raise
 
 
-def _report(runs: dict[str, list[Path]], directory: Path, title: str) -> None:
+def _report(runs: Sequence[Path], directory: Path, title: str) -> None:
+    """An arm a run, named by its directory; by its path where two directories are called alike."""
     from whippletree import report as reports
 
-    data = reports.collect(runs, title)
+    names = [path.resolve().name for path in runs]
+    labels = names if len(set(names)) == len(names) else [str(path) for path in runs]
+    data = reports.collect({label: [path] for label, path in zip(labels, runs, strict=True)}, title)
     out.print(reports.as_text(data), markup=False, soft_wrap=True)
     for path in reports.write(data, directory):
         out.print(f"written: {path}")
@@ -366,7 +259,8 @@ def _study(config: str, directory: Path, results: Path | None) -> None:
     found = read_study(recipe(config), config)
     todo = prepare(found, directory)
     with StudyDisplay(found, todo, err) as display:
-        asyncio.run(run_jobs(todo, os.cpu_count() or 1, display.watch))
+        work = run_jobs(todo, len(os.sched_getaffinity(0)), display.watch)
+        wait_for(work, "what is finished is kept, and the same command goes on")
     summary = summarise(found, directory, sys.argv[1:])
     out.print(summary.text, markup=False, soft_wrap=True)
     if results is not None:

@@ -53,6 +53,14 @@ def cells_of(config: RunConfig) -> int:
     return config.evaluate.rollouts_per_set * len(config.evaluate.sets)
 
 
+def _cells_left(run: Run) -> int:
+    """Rollouts of the evaluations that are not stored yet, up to rounding within the sets."""
+    config, every = run.config, run.config.evaluate.every
+    steps = [*(range(every, config.steps, every) if every else ()), config.steps]
+    stored = sum(found.num_cells for found in run.store.evaluations())
+    return max(0, len(steps) * cells_of(config) - stored)
+
+
 def _columns(unit: str) -> tuple[TextColumn | BarColumn | MofNCompleteColumn | TimeElapsedColumn, ...]:
     return (
         TextColumn("{task.description}"),
@@ -67,9 +75,9 @@ def _columns(unit: str) -> tuple[TextColumn | BarColumn | MofNCompleteColumn | T
 
 @contextmanager
 def watched(run: Run, console: Console, *, plain: bool) -> Generator[None]:
-    """Show the rollouts of a run: those of training and of its final evaluation."""
+    """Show the rollouts that are left of a run: those of training and of its evaluations."""
     per_step = run.config.batch_size * run.config.group_size
-    total = (run.config.steps - run.next_step) * per_step + cells_of(run.config)
+    total = (run.config.steps - run.next_step) * per_step + _cells_left(run)
     pace = Pace(total)
     passed: deque[bool] = deque(maxlen=per_step)
     last_said = time.monotonic()

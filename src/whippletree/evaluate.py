@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whippletree.rollout.engine import roll_out
-from whippletree.run import Run, check_split
-from whippletree.schedule.pool import harness_set
+from whippletree.run import Run
 from whippletree.types import Assignment, Group, Score
 
 CHUNKS_OF_CONCURRENCY = 4
@@ -14,7 +13,10 @@ CHUNKS_OF_CONCURRENCY = 4
 
 
 async def evaluate(run: Run, *, label: str, step: int) -> dict[str, list[Score]]:
-    """Scores per set of the configuration; cells that are in the store already are not evaluated again."""
+    """Scores per set of the configuration of the policy after `step`, which is -1 before the first.
+
+    Cells that are in the store already are not evaluated again.
+    """
     section, concurrency = run.config.evaluate, run.config.rollout.concurrency
     world = run.world_for(section.seed)
     for name in section.sets:
@@ -33,11 +35,8 @@ def matrix(run: Run, set_name: str, step: int) -> list[Assignment]:
     Distinct tasks make the mean over the set as exact as its number of rollouts allows; two policies that are
     evaluated under the same configuration meet the same cells, so that they can be compared task by task.
     """
-    section = run.config.evaluate
-    harnesses = harness_set(run.harnesses.space, section.sets[set_name], run.config.seed).names
-    per_harness = -(-section.rollouts_per_set // len(harnesses))
+    harnesses, per_harness = run.evaluation_share(set_name)
     tasks = run.evaluation_tasks
-    check_split(tasks, section.split, per_harness * len(harnesses))
     return [
         Assignment(step, tasks[index * per_harness + place], harness, 1, "evaluate")
         for index, harness in enumerate(harnesses)

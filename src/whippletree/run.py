@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -81,16 +82,18 @@ def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
 
 def renderer_for(path: Path | str) -> Renderer:
     """The compact format where the tokenizer has its marks, the model's own chat template elsewhere."""
-    file = Path(path) / "tokenizer.json"
-    if file.exists():
-        tokenizer = Tokenizer.from_file(str(file))
-        if tokenizer.token_to_id("<|call|>") is not None:
-            return CompactRenderer(tokenizer)
     from transformers import AutoTokenizer
 
+    file = Path(path) / "tokenizer.json"
     try:
-        return TemplateRenderer(AutoTokenizer.from_pretrained(path))
-    except (OSError, ValueError) as error:
+        if file.exists():
+            tokenizer = Tokenizer.from_file(str(file))
+            if tokenizer.token_to_id("<|call|>") is not None:
+                return CompactRenderer(tokenizer)
+        return TemplateRenderer(AutoTokenizer.from_pretrained(path))  # pyright: ignore
+    except PolicyError:
+        raise
+    except Exception as error:  # tokenizers raises nothing narrower
         raise PolicyError(f"cannot load the tokenizer of '{path}': {error}") from error
 
 
@@ -121,6 +124,22 @@ class Run:
         trained = Paddock(self.config.tasks.tiers, self.config.tasks.kinds).kinds_of(self.config.tasks.split)
         return Paddock(kinds=trained).tasks(section.split)
 
+    def evaluation_share(self, set_name: str) -> tuple[tuple[str, ...], int]:
+        """The harnesses of a set of the evaluation, and how many tasks each gets, so that none is met twice.
+
+        Raises HarnessError for a set that is none, ConfigError where the split has too few tasks.
+        """
+        section = self.config.evaluate
+        harnesses = harness_set(self.harnesses.space, section.sets[set_name], self.config.seed).names
+        per_harness = -(-section.rollouts_per_set // len(harnesses))
+        needed, there = per_harness * len(harnesses), len(self.evaluation_tasks)
+        if there < needed:
+            raise ConfigError(
+                f"evaluate.rollouts_per_set = {section.rollouts_per_set}: set '{set_name}' needs {needed} distinct "
+                f"tasks, but split '{section.split}' has {there}; ask for fewer"
+            )
+        return harnesses, per_harness
+
     @cached_property
     def world(self) -> World:
         return self.world_for(self.config.seed)
@@ -147,7 +166,7 @@ class Run:
         """Linear warm-up, then linear decay."""
         section = self.config.optimizer
         warm = min(1.0, (step + 1) / max(1, section.warmup_steps))
-        left = 1.0 - step / max(1, self.config.steps)
+        left = 1.0 - step / max(1, self.config.steps - 1)
         return section.lr * warm * (section.decay_to + (1.0 - section.decay_to) * left)
 
     def commit(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], clock: Clock) -> None:
@@ -164,30 +183,42 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
     Everything that the user may have got wrong is found here, before the first rollout.
     """
     harnesses = Harnesses(config.harnesses)
-    names = harness_set(harnesses.space, config.harnesses.train, config.seed).names
-    for wanted in config.evaluate.sets.values():
-        harness_set(harnesses.space, wanted, config.seed)
     tasks = task_source(config.tasks)
-    sandboxes = open_sandboxes(config.sandbox.kind, config.sandbox.limits)
-    policy = open_policy(config.policy)
-    try:
-        plan = Plan(
-            space=harnesses.space,
-            harnesses=names,
-            tasks=tasks.tasks(config.tasks.split),
-            batch_size=config.batch_size,
-            group_size=config.group_size,
-            seed=config.seed,
-        )
-        scheduler = config.schedule.open(plan)
-        point = store.resume_point()
+    plan = Plan(
+        space=harnesses.space,
+        harnesses=harness_set(harnesses.space, config.harnesses.train, config.seed).names,
+        tasks=tasks.tasks(config.tasks.split),
+        batch_size=config.batch_size,
+        group_size=config.group_size,
+        seed=config.seed,
+    )
+    scheduler = config.schedule.open(plan)
+    point = store.resume_point()
+    async with AsyncExitStack() as stack:
+        sandboxes = open_sandboxes(config.sandbox.kind, config.sandbox.limits)
+        stack.push_async_callback(sandboxes.close)
+        policy = open_policy(config.policy)
+        stack.push_async_callback(policy.close)
+        run = Run(config, store, policy, harnesses, sandboxes, tasks, scheduler, point.next_step)
+        for set_name in config.evaluate.sets:
+            run.evaluation_share(set_name)
         store.truncate_after(point.next_step - 1)
         if point.checkpoint is not None:
             policy.load(point.checkpoint)
             scheduler.restore(point.scheduler_state)
-        yield Run(config, store, policy, harnesses, sandboxes, tasks, scheduler, point.next_step)
-    finally:
-        await policy.close()
+        yield run
+
+
+def discard_unused(path: Path) -> bool:
+    """Remove a run directory in which nothing has been computed yet, so that a better try can take its place.
+
+    False where something has. Raises StoreError where the run is going on.
+    """
+    with RunStore.open(path) as store:
+        unused = store.num_steps() == 0 and not store.evaluations()
+        if unused:
+            shutil.rmtree(path)
+    return unused
 
 
 class Clock:
@@ -258,8 +289,3 @@ def step_metrics(
 def mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0
-
-
-def check_split(tasks: Sequence[Task], split: str, needed: int) -> None:
-    if len(tasks) < needed:
-        raise ConfigError(f"split '{split}' has {len(tasks)} tasks, the evaluation needs {needed} distinct ones")

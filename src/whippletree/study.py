@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from whippletree import __version__, report
 from whippletree.analysis.scores import pass_rate
 from whippletree.analysis.study import aggregate, study_tables, to_json
 from whippletree.config import RunConfig, Section, merged, parse, to_toml, validated
 from whippletree.errors import ConfigError, StoreError, WhippletreeError
+from whippletree.run import discard_unused
 from whippletree.store.run_dir import RunStore
 from whippletree.types import Json
 
@@ -31,11 +31,20 @@ from whippletree.types import Json
 class StudyConfig(Section):
     """What is compared: the arms are changes to one run configuration."""
 
-    name: str
-    seeds: Annotated[tuple[int, ...], Field(min_length=1, description="One run of every arm each.")]
-    compare: tuple[tuple[str, str], ...] = Field((), description="Pairs of arms whose difference is reported.")
-    run: dict[str, Json] = Field(default_factory=dict, description="The run configuration that the arms share.")
-    arms: dict[str, dict[str, Json]] = Field(description="Name -> changes to the run configuration.")
+    name: str = Field(description="The title of its report.")
+    seeds: tuple[int, ...] = Field(min_length=1, description="One run of every arm each.")
+    compare: tuple[tuple[str, str], ...] = Field(default=(), description="Pairs of arms whose difference is reported.")
+    run: dict[str, Json] = Field(default={}, description="The run configuration that the arms share.")
+    arms: dict[Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")], dict[str, Json]] = Field(
+        min_length=1, description="Name of its folder -> changes to the run configuration."
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("every seed must be named once")
+        return seeds
 
     def config(self, arm: str, seed: int) -> RunConfig:
         tree = merged(self.run, self.arms[arm])
@@ -65,20 +74,21 @@ def jobs(study: StudyConfig, root: Path) -> list[Job]:
 
 
 def prepare(study: StudyConfig, root: Path) -> list[Job]:
-    """Make the run directories that are missing; refuse those that were made under other settings."""
+    """Make the run directories that are missing; refuse those that hold results under other settings."""
     configs = {(arm, seed): study.config(arm, seed) for arm in study.arms for seed in study.seeds}
     found = jobs(study, root)
     for job in found:
         toml = to_toml(configs[job.arm, job.seed])
-        if not (job.path / "run.sqlite").exists():
-            RunStore.create(job.path, toml, {"study": study.name, "arm": job.arm, "seed": job.seed}).close()
-            continue
-        with RunStore.open(job.path, read_only=True) as store:
-            if store.config_toml != toml:
+        if (job.path / "run.sqlite").exists():
+            with RunStore.open(job.path, read_only=True) as store:
+                if store.config_toml == toml:
+                    continue
+            if not discard_unused(job.path):
                 raise StoreError(
                     f"{job.path} was made with other settings than arm '{job.arm}' has now; "
                     "choose another --dir, or delete it to run it again"
                 )
+        RunStore.create(job.path, toml, {"study": study.name, "arm": job.arm, "seed": job.seed}).close()
     return found
 
 
@@ -119,7 +129,7 @@ async def run_jobs(todo: Sequence[Job], parallel: int, watch: Callable[[Sequence
 
 
 async def _child(job: Job) -> int:
-    """One run in a process of its own, which gets Ctrl-C from us and dies with us."""
+    """One run in a process of its own; where we are interrupted, so is it, and we wait until it has cleaned up."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with job.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -133,7 +143,7 @@ async def _child(job: Job) -> int:
         try:
             return await process.wait()
         except asyncio.CancelledError:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             await process.wait()
             raise
 
@@ -186,7 +196,14 @@ def summarise(study: StudyConfig, root: Path, arguments: Sequence[str]) -> Summa
 
 
 def _commit() -> str:
-    """The commit of the source tree, or the version of an installed package."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else f"whippletree {__version__}"
+    """The commit of our source tree, or the version of an installed package."""
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    try:  # an installed package may lie in the tree of another project, which does not track it
+        subprocess.run([*git, "ls-files", "--error-unmatch", here.name], capture_output=True, check=True)
+        found = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return f"whippletree {__version__}"
+    return found.stdout.strip()

@@ -11,6 +11,8 @@ async def train(run: Run) -> None:
     """Go on from where the run stopped, to its last step; every finished step is permanent."""
     policy, algorithm, config = run.policy, run.algorithm, run.config
     for step in run.steps():
+        if step and config.evaluate.every and step % config.evaluate.every == 0:
+            await evaluate(run, label=f"step {step}", step=step - 1)
         clock = Clock(policy)
         assignments = run.scheduler.assign(step)  # which task under which harness
         groups = await roll_out(  # act and grade; every model call is captured
@@ -23,7 +25,5 @@ async def train(run: Run) -> None:
         metrics = step_metrics(groups, credit, learned, gap, clock)
         run.scheduler.observe(step, groups, metrics)  # feedback for adaptive schedules
         run.commit(step, groups, metrics, clock)
-        if config.evaluate.every and (step + 1) % config.evaluate.every == 0:
-            await evaluate(run, label=f"step {step + 1}", step=step)
-    await evaluate(run, label="final", step=config.steps)
+    await evaluate(run, label="final", step=config.steps - 1)
     run.store.set_meta("finished", True)

@@ -1,0 +1,180 @@
+"""The commands that only look: at the space of harnesses, single harnesses, tasks and configurations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from whippletree.config import HarnessesSection, RunConfig
+from whippletree.errors import WhippletreeError
+from whippletree.keys import explain
+
+if TYPE_CHECKING:
+    from whippletree.run import Harnesses
+
+T = TypeVar("T")
+
+space_app = typer.Typer(no_args_is_help=True, help="The space of harnesses and its designs.")
+harness_app = typer.Typer(no_args_is_help=True, help="Single harnesses.")
+tasks_app = typer.Typer(no_args_is_help=True, help="Suites of tasks.")
+config_app = typer.Typer(no_args_is_help=True, help="Configurations.")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+SpaceOption = Annotated[str, typer.Option("--space", help="`paper`, or a TOML file with factors and levels.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Interrupted(WhippletreeError):
+    """Ctrl-C in the middle of something that can be taken up again."""
+
+    exit_code = 130
+
+
+@space_app.command("show")
+def space_show(space: SpaceOption = "paper", as_json: JsonOption = False) -> None:
+    """Print the factors and levels of a space."""
+    found = _harnesses(space).space
+    if as_json:
+        factors = [
+            {"key": f.key, "title": f.title, "levels": [{"name": v.name, "summary": v.summary} for v in f.levels]}
+            for f in found.factors
+        ]
+        out.print_json(json.dumps({"size": found.size, "factors": factors}))
+        return
+    table = Table("level", "name", "what it does", box=None)
+    for factor in found.factors:
+        table.add_row(f"[bold]{factor.key}[/]", f"[bold]{factor.title}[/]", "")
+        for index, level in enumerate(factor.levels):
+            table.add_row(f"{factor.key}{index}", level.name, level.summary)
+    out.print(table)
+    out.print(f"{found.size} harnesses, from {found.name((0,) * len(found.keys))} on")
+
+
+@space_app.command("design")
+def space_design(
+    runs: Annotated[int, typer.Option(min=1, help="Harnesses to train on.")] = 18,
+    held_out: Annotated[int, typer.Option(min=0, help="Harnesses to keep for testing.")] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    space: SpaceOption = "paper",
+    as_json: JsonOption = False,
+) -> None:
+    """Choose a balanced training set, and a held-out set, with their certificates."""
+    from whippletree.harness import designs
+    from whippletree.harness.certificate import certify
+
+    found = _harnesses(space).space
+    trained = designs.choose(found, runs, seed)
+    parts = {"training": (trained, certify(trained))}
+    if held_out:
+        tested = designs.held_out(found, held_out, seed, trained.configs)
+        parts["held_out"] = (tested, certify(tested, other=trained))
+    if as_json:
+        shown = {
+            k: {"harnesses": d.names, "method": d.method, "certificate": c.to_json()} for k, (d, c) in parts.items()
+        }
+        out.print_json(json.dumps(shown))
+        return
+    for title, (design, certificate) in parts.items():
+        out.print(f"[bold]{title}[/]: {design.method}")
+        out.print(*design.names)
+        out.print(certificate.to_text())
+
+
+@harness_app.command("show")
+def harness_show(
+    name: Annotated[str, typer.Argument(help="For example S1T2O0C1W2.")],
+    task: Annotated[str | None, typer.Option(help="A task's id, for example paddock/train/copy/0.")] = None,
+    space: SpaceOption = "paper",
+    draw_names: Annotated[bool, typer.Option(help="Draw the tools' names for the task.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print exactly what the model would see; with --json the spec and its hash."""
+    from whippletree.harness.describe import describe
+    from whippletree.tasks.paddock import Paddock
+
+    spec = _harnesses(space, draw_names).spec(name)
+    if as_json:
+        out.print_json(json.dumps({"hash": spec.content_hash, "spec": spec.model_dump(mode="json")}))
+    else:
+        out.print(describe(spec, Paddock().task_by_id(task) if task else None), markup=False, soft_wrap=True)
+
+
+@tasks_app.command("list")
+def tasks_list(as_json: JsonOption = False) -> None:
+    """List the kinds of task of the built-in suite."""
+    from whippletree.tasks.paddock.kinds import KINDS
+
+    if as_json:
+        out.print_json(json.dumps([{"name": k.name, "tier": k.tier, "splits": k.splits} for k in KINDS.values()]))
+        return
+    table = Table("kind", "tier", "splits", box=None)
+    for kind in KINDS.values():
+        table.add_row(kind.name, str(kind.tier), " ".join(kind.splits))
+    out.print(table)
+
+
+@tasks_app.command("show")
+def tasks_show(task_id: Annotated[str, typer.Argument(help="For example paddock/train/copy/17.")]) -> None:
+    """Print one task: instruction, files, and the commands that solve it."""
+    from whippletree.tasks.paddock import Paddock
+
+    task = Paddock().task_by_id(task_id)
+    out.print(f"{task.instruction}\n", markup=False, soft_wrap=True)
+    for path, text in task.files.items():
+        out.print(f"--- {path}\n{text.rstrip()}", markup=False, soft_wrap=True)
+    out.print(f"--- gold\n{task.gold}", markup=False, soft_wrap=True)
+
+
+@tasks_app.command("check")
+def tasks_check(
+    kinds: Annotated[list[str] | None, typer.Argument(help="Kinds to check; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Instances of each kind.")] = 5,
+    sandbox: Annotated[str, typer.Option(help="bubblewrap or process.")] = "bubblewrap",
+) -> None:
+    """Show that gold passes, doing nothing earns nothing, and near misses fail."""
+    from whippletree.check import check_kinds
+
+    unsound = 0
+    table = Table("kind", "instances", "gold fails", "untouched earns", "near misses pass", box=None)
+    for found in wait_for(check_kinds(kinds or (), seeds, sandbox), "nothing is kept of a check"):
+        unsound += not found.sound
+        counts = (found.gold_fails, found.untouched_earns, found.near_miss_passes)
+        table.add_row(found.kind, str(found.seeds), *(str(len(count)) for count in counts))
+    out.print(table)
+    if unsound:
+        raise typer.Exit(1)
+
+
+@config_app.command("explain")
+def config_explain() -> None:
+    """Print every key with what it accepts, its default and its meaning."""
+    table = Table("key", "accepts", "default", "meaning", box=None)
+    for row in explain(RunConfig):
+        table.add_row(*map(escape, row))
+    out.print(table)
+
+
+# ---- inside ---------------------------------------------------------------------------------------------------------
+
+
+def wait_for(work: Coroutine[Any, Any, T], to_go_on: str) -> T:
+    """Run a coroutine; Ctrl-C becomes Interrupted, which says how to go on."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise Interrupted(to_go_on) from None
+
+
+def _harnesses(space: str, draw_names: bool = False) -> Harnesses:
+    from whippletree.run import Harnesses
+
+    return Harnesses(HarnessesSection(space=space, draw_names=draw_names))
