@@ -123,8 +123,8 @@ async def measure(rounds: int, rollouts: int, concurrency: int) -> dict[str, obj
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--rollouts", type=int, default=100, help="in each round, on each side")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rollouts", type=int, default=60, help="in each round, on each side")
     parser.add_argument("--concurrency", type=int, default=16, help="of our side; the other runs one after another")
     arguments = parser.parse_args()
     result = asyncio.run(measure(**vars(arguments)))

@@ -187,6 +187,20 @@ def test_odd_files_are_removed(play_bubblewrap):
     assert play_bubblewrap(script) is False
 
 
+def test_sandbox_killed_from_outside_is_an_error_then_usable(play_bubblewrap):
+    async def script(sandbox):
+        await sandbox.run("true")
+        running = asyncio.ensure_future(sandbox.run("sleep 1000"))
+        await asyncio.sleep(0)
+        [pid] = processes_named(str(sandbox.workspace), at_least=1)
+        os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(SandboxError, match="killed from outside by signal 9"):
+            await running
+        return await sandbox.run("echo up")
+
+    assert play_bubblewrap(script).output == "up\n"
+
+
 PARENT = """
 import asyncio, sys
 from whippletree.sandbox import open_sandboxes
