@@ -5,11 +5,14 @@ learns from is what it will meet: mostly the base harness, a little of others, n
 traces makes a mistake, so that reinforcement has something left to teach.
 """
 
+# pyright: reportUnknownMemberType=false
+# torch is typed in part only.
+
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -197,17 +200,21 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))
         progress(f"copying, loss {loss:.2f}", step + 1, recipe.copy_steps)
     traces = await gold_samples(recipe, renderer, sandboxes, progress)
-    steps_per_epoch = len(traces) // recipe.batch_size
-    total = recipe.epochs * steps_per_epoch
-    for step in range(total):
-        if step % steps_per_epoch == 0:
-            order = rng.permutation(len(traces))
-        first = step % steps_per_epoch * recipe.batch_size
-        batch = [sample for index in order[first : first + recipe.batch_size] for sample in traces[index]]
+    total = recipe.epochs * (len(traces) // recipe.batch_size)
+    for step, indices in enumerate(batches(rng, len(traces), recipe)):
+        batch = [sample for index in indices for sample in traces[index]]
         rate = recipe.lr * min(1.0, (step + 1) / 50) * (1.0 - 0.95 * step / total)
         loss = await fit(policy, batch + copies(rng, tokenizer, recipe.copies_per_batch), rate)
         progress(f"imitating, loss {loss:.3f}", step + 1, total)
     return policy
+
+
+def batches(rng: np.random.Generator, count: int, recipe: NanoRecipe) -> Iterator[list[int]]:
+    """Indices of traces, in an order that is drawn anew for every epoch; what fills no batch is left out of it."""
+    for _ in range(recipe.epochs):
+        order: list[int] = rng.permutation(count).tolist()
+        for first in range(0, count - recipe.batch_size + 1, recipe.batch_size):
+            yield order[first : first + recipe.batch_size]
 
 
 def copies(rng: np.random.Generator, tokenizer: Tokenizer, count: int) -> list[Sample]:
@@ -267,6 +274,7 @@ async def make_and_save(recipe: NanoRecipe, path: Path, say: Callable[[str], Non
         if done == of or done % max(1, of // 20) == 0:
             say(f"{what}: {done}/{of}")
 
+    path.mkdir(parents=True, exist_ok=True)  # a path that cannot be written is found now
     sandboxes = open_sandboxes("bubblewrap")
     try:
         policy = await make(recipe, sandboxes, progress)
