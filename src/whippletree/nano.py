@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -59,14 +60,23 @@ class NanoRecipe(BaseModel):
     num_heads: int = 4
     mlp_size: int = 384
     max_context: int = 768
-    num_traces: Annotated[int, Field(description="Gold traces, each of its own task.")] = 12000
-    base_share: Annotated[float, Field(description="Share of the traces in the base harness.")] = 0.65
+    base_traces: Annotated[int, Field(description="Gold traces in the base harness, gone through `epochs` times.")] = (
+        12000
+    )
+    mixed_traces: Annotated[int, Field(description="Gold traces after them that also show other harnesses, once.")] = (
+        3000
+    )
+    base_share: Annotated[float, Field(description="Share of the mixed traces in the base harness.")] = 0.6
     training_share: Annotated[float, Field(description="Share in a harness of the paper's training set.")] = 0.1
-    noise: Annotated[float, Field(description="Share of the traces with a mistake.")] = 0.45
+    noise: Annotated[float, Field(description="Share of the traces with a mistake.")] = 0.5
+    slips: Annotated[
+        float,
+        Field(description="Share of turns that mishandle the harness; they are read, and the recovery is imitated."),
+    ] = 0.06
     copy_steps: int = 200
     epochs: int = 3
     batch_size: int = 32
-    lr: float = 2e-3
+    lr: float = 3e-3
     copies_per_batch: Annotated[int, Field(description="Synthetic copy sequences beside the traces.")] = 8
     context_weight: Annotated[float, Field(description="Weight of a token that is read; 1 for one that is said.")] = (
         0.02
@@ -124,20 +134,22 @@ def imitation(ids: Ids, weights: Floats) -> Sample:
 async def gold_samples(
     recipe: NanoRecipe, renderer: CompactRenderer, sandboxes: Sandboxes, progress: Progress
 ) -> list[list[Sample]]:
-    """One list of branches per trace; the expert acts in real sandboxes."""
-    paddock = Paddock(tiers=(1,), per_split={"train": recipe.num_traces})
+    """One list of branches per trace, base traces first; the expert acts in real sandboxes."""
+    count = recipe.base_traces + recipe.mixed_traces
+    paddock = Paddock(tiers=(1,), per_split={"train": count})
     tasks = paddock.tasks("train")
     found: list[list[Sample]] = [[] for _ in tasks]
-    left = iter(range(len(tasks)))
+    left = iter(range(count))
     done = 0
 
     async def work() -> None:
         nonlocal done
         for index in left:
             rng = random.Random(f"trace {recipe.seed} {index}")
-            found[index] = await trace(recipe, renderer, sandboxes, paddock, tasks[index], rng)
+            spec = draw_harness(recipe, rng) if index >= recipe.base_traces else harness(BASE)
+            found[index] = await trace(recipe, renderer, sandboxes, paddock, tasks[index], spec, rng)
             done += 1
-            progress("traces", done, len(tasks))
+            progress("traces", done, count)
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(CONCURRENCY):
@@ -151,20 +163,21 @@ async def trace(
     sandboxes: Sandboxes,
     paddock: Paddock,
     task: Task,
+    spec: HarnessSpec,
     rng: random.Random,
 ) -> list[Sample]:
-    """What the expert said and read on one task, under a harness drawn for it, with or without a mistake."""
+    """What the expert said and read on one task, with or without a mistake."""
     commands: Sequence[str] = task.gold.split("\n")
     if rng.random() < recipe.noise:
         commands = rng.choice(paddock.near_misses(task))
-    spec = draw_harness(recipe, rng)
-    expert = Expert(spec, commands, renderer)
+    expert = Expert(spec, commands, renderer, files=task.files, slips=recipe.slips, rng=rng)
     sandbox = await sandboxes.open(task.files)
     try:
         await run_whitebox(spec, task, sandbox, expert, Sampling(), rng)
     finally:
         await sandbox.close()
-    tree = CallTree.build(expert.session.calls)
+    calls = [replace(call, kind="auxiliary") if call.index in expert.slipped else call for call in expert.session.calls]
+    tree = CallTree.build(calls)
     said = TreeFilter(kinds=("main", "compaction"))
     return [
         imitation(row.ids, np.where(row.trained, 1.0, recipe.context_weight).astype(np.float32))
@@ -174,16 +187,20 @@ async def trace(
 
 def draw_harness(recipe: NanoRecipe, rng: random.Random) -> HarnessSpec:
     """The base harness mostly; else one of the training set; else the base with one factor changed."""
-    space, base = paper_space(), paper_base()
     drawn = rng.random()
     if drawn < recipe.base_share:
-        config = space.parse(BASE)
-    elif drawn < recipe.base_share + recipe.training_share:
-        config = space.parse(rng.choice(PAPER_TRAINING))
-    else:
-        factor = rng.randrange(len(space.keys))
-        config = tuple(rng.choice((1, 2)) if place == factor else 0 for place in range(len(space.keys)))
-    return compose(space, config, base)
+        return harness(BASE)
+    if drawn < recipe.base_share + recipe.training_share:
+        return harness(rng.choice(PAPER_TRAINING))
+    space = paper_space()
+    factor = rng.randrange(len(space.keys))
+    return harness(space.name(tuple(rng.choice((1, 2)) if i == factor else 0 for i in range(len(space.keys)))))
+
+
+@cache
+def harness(name: str) -> HarnessSpec:
+    space = paper_space()
+    return compose(space, space.parse(name), paper_base())
 
 
 # ---- training ---------------------------------------------------------------------------------------------------
@@ -194,27 +211,25 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer(recipe)
     renderer = CompactRenderer(tokenizer)
-    policy = LocalPolicy(new_model(recipe, tokenizer), renderer, max_context=recipe.max_context)
+    policy = LocalPolicy(
+        new_model(recipe, tokenizer), renderer, max_context=recipe.max_context, micro_batch_tokens=4096
+    )
     rng = np.random.default_rng(recipe.seed)
     for step in range(recipe.copy_steps):
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))
         progress(f"copying, loss {loss:.2f}", step + 1, recipe.copy_steps)
     traces = await gold_samples(recipe, renderer, sandboxes, progress)
-    total = recipe.epochs * (len(traces) // recipe.batch_size)
-    for step, indices in enumerate(batches(rng, len(traces), recipe)):
-        batch = [sample for index in indices for sample in traces[index]]
+    order = [rng.permutation(recipe.base_traces) for _ in range(recipe.epochs)]
+    order.append(recipe.base_traces + rng.permutation(recipe.mixed_traces))
+    plan = np.concatenate(order)
+    total = len(plan) // recipe.batch_size
+    for step in range(total):
+        chosen = plan[step * recipe.batch_size : (step + 1) * recipe.batch_size]
+        batch = [sample for index in chosen for sample in traces[index]]
         rate = recipe.lr * min(1.0, (step + 1) / 50) * (1.0 - 0.95 * step / total)
         loss = await fit(policy, batch + copies(rng, tokenizer, recipe.copies_per_batch), rate)
         progress(f"imitating, loss {loss:.3f}", step + 1, total)
     return policy
-
-
-def batches(rng: np.random.Generator, count: int, recipe: NanoRecipe) -> Iterator[list[int]]:
-    """Indices of traces, in an order that is drawn anew for every epoch; what fills no batch is left out of it."""
-    for _ in range(recipe.epochs):
-        order: list[int] = rng.permutation(count).tolist()
-        for first in range(0, count - recipe.batch_size + 1, recipe.batch_size):
-            yield order[first : first + recipe.batch_size]
 
 
 def copies(rng: np.random.Generator, tokenizer: Tokenizer, count: int) -> list[Sample]:

@@ -6,8 +6,9 @@ It stands where the policy's session stands, so that its traces are captured exa
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,28 @@ class Dictation:
 
 
 class Expert:
-    """Does the commands one a turn, plans and verifies where the workflow asks for it, and finishes."""
+    """Does the commands one a turn, plans and verifies where the workflow asks for it, and finishes.
 
-    def __init__(self, spec: HarnessSpec, commands: Sequence[str], renderer: Renderer) -> None:
+    With `slips`, a share of its turns is a slip that the harness refuses: a call before the plan or instead of the
+    verification, of a tool that is not there or does nothing, with a wrong argument, on a file that is not there. After
+    a slip it goes on as if nothing had happened, so that its traces show how to recover.
+    """
+
+    def __init__(
+        self,
+        spec: HarnessSpec,
+        commands: Sequence[str],
+        renderer: Renderer,
+        *,
+        files: Mapping[str, str] | None = None,
+        slips: float = 0.0,
+        rng: random.Random | None = None,
+    ) -> None:
         self.spec, self.commands, self.renderer = spec, list(commands), renderer
+        self.files = files or {}
+        self.slips, self.rng = slips, rng or random.Random(0)
+        self.slipped: list[int] = []
+        """Indices of the calls that are slips."""
         self.dictation = Dictation()
         self.session = CaptureSession(
             "expert", self.dictation, renderer, Sampling(), seed=0, max_calls=None, max_tokens=None
@@ -49,28 +68,53 @@ class Expert:
         self.left = list(commands)
 
     async def complete(self, request: Request) -> Completion:
-        self.dictation.ids = self.renderer.encode_completion(self.answer(request))
+        message = self.slip(request) or self.answer(request)
+        self.dictation.ids = self.renderer.encode_completion(message)
         return await self.session.complete(request)
+
+    def slip(self, request: Request) -> Message | None:
+        """A mistake in handling the harness now and then, never two in a row."""
+        index = len(self.session.calls)
+        just_slipped = bool(self.slipped) and self.slipped[-1] >= index - 1
+        if request.kind != "main" or just_slipped or self.rng.random() >= self.slips:
+            return None
+        command = self.rng.choice(self.commands)
+        calls = [self.call(command)]
+        if self.planned and not self._must_verify(request):  # else any call is refused
+            argument = {"text": command}
+            calls = [
+                *(ToolCall("", tool.name, json.dumps(argument)) for tool in self.spec.tools),
+                *(ToolCall("", name, json.dumps(argument)) for name in ("run", "shell", "finish")),
+                self.shown("execute_bash", command=f"cat {self.rng.choice(('notes', 'list', 'data'))}.txt"),
+                self.shown("file_editor", command="view", path="notes.txt"),
+            ]
+        self.slipped.append(index)
+        return Message("assistant", "", (self.rng.choice(calls),))
+
+    def _must_verify(self, request: Request) -> bool:
+        workflow = self.spec.workflow
+        cues = (workflow.verify_request, workflow.verify_missing) if workflow.verify_every else ()
+        return any(cue in request.messages[-1].content for cue in cues)
 
     def answer(self, request: Request) -> Message:
         if request.kind == "compaction":
             done = self.commands[: len(self.commands) - len(self.left)]
             return Message("assistant", " ; ".join(["did", *done]))
-        last = request.messages[-1]
         if not self.planned:
             self.planned = True
             return Message("assistant", " ".join(["plan", *(command.split()[0] for command in self.commands)]))
-        if last.role == "user" and last.content == self.spec.workflow.verify_request:
+        if self._must_verify(request):
             return Message("assistant", CHECKED)
         if not self.left:
             return Message("assistant", FINAL)
         return Message("assistant", "", (self.call(self.left.pop(0)),))
 
     def call(self, command: str) -> ToolCall:
-        """Writing and replacing go through the editor, all else through the shell."""
+        """Writing a file, or replacing a text that occurs once, goes through the editor; all else through the shell."""
         if match := _WRITE.fullmatch(command):
             return self.shown("file_editor", command="create", path=match[2], file_text=match[1] + "\n")
-        if match := _REPLACE.fullmatch(command):
+        match = _REPLACE.fullmatch(command)
+        if match and self.files.get(match[3], "").count(match[1]) == 1:
             return self.shown("file_editor", command="str_replace", path=match[3], old_str=match[1], new_str=match[2])
         return self.shown("execute_bash", command=command)
 
