@@ -43,15 +43,17 @@ clean: ## Remove caches and .venv; runs/ stays
 
 # ---- setting up -----------------------------------------------------------------------------------------------------
 
+INSTALL = @test -x $(BIN)/pip || $(PYTHON) -m venv .venv; \
+  echo "installing into .venv, which takes some minutes the first time"; \
+  $(BIN)/python -m pip install --quiet -c constraints.txt -e
+
 .venv/installed: pyproject.toml constraints.txt | system
-	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@echo 'installing into .venv, which takes some minutes the first time'
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(INSTALL) .
 	@touch $@
 
-.venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	@touch $@
+.venv/installed-dev: pyproject.toml constraints.txt | system
+	$(INSTALL) '.[dev]'
+	@touch .venv/installed $@
 
 system:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
