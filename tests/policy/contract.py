@@ -62,6 +62,15 @@ def sample_of(length: int, seed: int = 0, *, temperature: float = 1.0) -> Sample
     return Sample(tokens(length, seed), weights, zeros, ones, temperature)
 
 
+def group_of(prefix: int, *lengths: int) -> list[Sample]:
+    """Samples with a common prompt, of which only what comes after it is trained."""
+    found = [sample_of(prefix + length) for length in lengths]
+    for sample in found:
+        sample.ids[:prefix] = tokens(prefix)
+        sample.weights[:prefix] = 0.0
+    return found
+
+
 async def learn(policy: Policy, samples: Sequence[Sample], *, lr: float = 1e-2) -> dict[str, float]:
     statistics = await policy.forward_backward(samples, negative_log_likelihood)
     return statistics | await policy.optim_step(lr=lr, max_grad_norm=1.0)
@@ -189,10 +198,11 @@ class PolicyContract:
         policy = make()
         rng = np.random.default_rng(0)
         samples = []
-        for length in (7, 3, 5):
+        for sample in (sample_of(7), *group_of(30, 5, 9), sample_of(3), *group_of(20, 4, 4)):
+            length = len(sample.ids)
             arrays = [rng.random(length).astype(np.float32) + 0.1 for _ in range(3)]
-            arrays[0][rng.random(length) < 0.4] = 0.0
-            samples.append(Sample(tokens(length), *arrays))
+            arrays[0][sample.weights == 0] = 0.0
+            samples.append(Sample(sample.ids, *arrays))
         seen: list[tuple[float, ...]] = []
 
         def loss(batch):
@@ -213,11 +223,11 @@ class PolicyContract:
 
     @asynchronous
     async def test_the_gradient_is_a_sum_over_samples_however_they_are_batched(self, make):
-        samples = [sample_of(length) for length in (9, 30, 4, 17, 22)]
+        samples = [sample_of(9), sample_of(30), *group_of(40, 9, 20, 3), sample_of(4), *group_of(25, 8, 8)]
         large, small, twice = make(micro_batch_tokens=10_000), make(micro_batch_tokens=1), make()
         found = await large.forward_backward(samples, negative_log_likelihood)
         assert found == pytest.approx(await small.forward_backward(samples, negative_log_likelihood), rel=1e-4)
-        parts = [await twice.forward_backward(part, negative_log_likelihood) for part in (samples[:2], samples[2:])]
+        parts = [await twice.forward_backward(part, negative_log_likelihood) for part in (samples[:3], samples[3:])]
         assert found == pytest.approx({name: parts[0][name] + parts[1][name] for name in found}, rel=1e-4)
         norms = [await policy.optim_step(lr=1e-3, max_grad_norm=1.0) for policy in (large, small, twice)]
         assert norms[0]["grad_norm"] == pytest.approx(norms[1]["grad_norm"], rel=1e-4)

@@ -118,17 +118,16 @@ def test_abandoned_jobs_free_their_slots():
 
 
 def test_tokens_are_drawn_from_the_distribution():
-    """The frequency of each first token is its probability, to within five standard deviations."""
-    decoder, found, draws = SlotDecoder(MODEL, num_slots=250, max_context=CONTEXT), [], 2000
+    decoder, found, draws = SlotDecoder(MODEL, num_slots=1, max_context=CONTEXT), [], 300
     grid = ((np.arange(draws) + 0.5) / draws).astype(np.float32)
     for value in grid:
         asked = job(ROOTS[0][:20], found, max_tokens=1, temperature=0.8)
         asked.uniforms[:] = value
-        decoder.waiting.append(asked)
-    run(decoder)
+        decoder.waiting = [asked]
+        run(decoder)
     counts = np.bincount([int(sample.ids[0]) for sample in found], minlength=VOCAB)
     expected = np.exp([reference(MODEL, ROOTS[0][:20], np.array([token]), 0.8)[0] for token in range(VOCAB)])
-    assert np.abs(counts / draws - expected).max() <= 1.01 / draws + 1e-4  # an even grid of uniforms leaves no noise
+    assert np.abs(counts / draws - expected).max() <= 1 / draws + 1e-4  # an even grid of uniforms leaves no noise
 
 
 def test_the_largest_uniform_draws_a_possible_token():

@@ -15,6 +15,8 @@ from whippletree.chat.compact import CompactRenderer, train_tokenizer
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.nano.modeling import NanoConfig, NanoForCausalLM
 
+torch.set_num_threads(1)  # more only get in each other's way on models of this size
+
 TOKENIZER = train_tokenizer(["a few words"], 280)
 VOCAB = TOKENIZER.get_vocab_size()
 CONTEXT = 96

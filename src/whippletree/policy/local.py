@@ -250,10 +250,14 @@ class LocalPolicy:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
 
     def load(self, path: Path) -> None:
-        try:
-            self.model.load_state_dict(load_model(path).state_dict())
-        except RuntimeError as error:
-            raise PolicyError(f"the weights in '{path}' are of another architecture: {error}") from error
+        loaded, own = load_model(path).state_dict(), self.model.state_dict()
+        shapes = [{(name, tuple(tensor.shape)) for name, tensor in weights.items()} for weights in (own, loaded)]
+        if differing := sorted(shapes[0] ^ shapes[1]):
+            raise PolicyError(
+                f"the weights in '{path}' are of another architecture: {len(differing)} names and shapes differ, "
+                f"the first is {differing[0]}; load what was saved from the same model"
+            )
+        self.model.load_state_dict(loaded)
         trainer = path / "trainer.pt"
         if trainer.exists():
             state: dict[str, Any] = torch.load(trainer, weights_only=True)

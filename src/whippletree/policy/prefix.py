@@ -5,6 +5,9 @@ keys and values; both are differentiable, so that the gradient equals that of th
 prompt of hundreds of tokens and answers of tens cost is then close to what the answers cost.
 """
 
+# pyright: reportUnknownMemberType=false
+# torch is typed in part only.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
