@@ -35,6 +35,9 @@ class GRPO(BaseModel):
     normalise_std: Annotated[
         bool, Field(description="Divide advantages by the group's standard deviation (population).")
     ] = True
+    negative_weight: Annotated[
+        float, Field(ge=0, description="Factor of negative advantages; below 1 a small model unlearns less.")
+    ] = 1.0
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """Turn graded groups into samples whose weights sum to 1 over the batch.
@@ -63,9 +66,15 @@ class GRPO(BaseModel):
         return Credit(samples, metrics)
 
     def advantages(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Per rollout of one group, shape of rewards."""
+        """Per rollout of one group, shape of rewards.
+
+        With `negative_weight` below 1 they no longer sum to zero: what failed is pushed down less than what passed is
+        pushed up. Pushing down says only what not to say, and in a small model the probability that it frees ends up
+        in places where nothing is good.
+        """
         centred = rewards - rewards.mean()
-        return centred / (rewards.std() + 1e-6) if self.normalise_std else centred
+        scaled = centred / (rewards.std() + 1e-6) if self.normalise_std else centred
+        return np.where(scaled < 0, self.negative_weight * scaled, scaled)
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
         return clipped_surrogate(batch, clip_low=self.clip_low, clip_high=self.clip_high)
