@@ -140,6 +140,7 @@ def main() -> None:
         "machine": {
             "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
             "cores": os.cpu_count(),
+            "load_average_1_min": round(os.getloadavg()[0], 1),
             "linux": platform.release(),
             "python": platform.python_version(),
             "bubblewrap": version,
