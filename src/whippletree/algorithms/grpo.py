@@ -74,7 +74,7 @@ class GRPO(BaseModel):
         """
         centred = rewards - rewards.mean()
         scaled = centred / (rewards.std() + 1e-6) if self.normalise_std else centred
-        return np.where(scaled < 0, self.negative_weight * scaled, scaled)
+        return np.maximum(scaled, 0.0) + self.negative_weight * np.minimum(scaled, 0.0)
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
         return clipped_surrogate(batch, clip_low=self.clip_low, clip_high=self.clip_high)
