@@ -1,6 +1,7 @@
 """The documentation is true to the program: commands parse, keys exist, links resolve, tables are complete."""
 
 import re
+import runpy
 import shlex
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from whippletree.algorithms.grpo import GRPO
+from whippletree.analysis.study import aggregate, to_json
 from whippletree.cli import app, recipe
 from whippletree.config import parse, with_overrides
 from whippletree.harness.levels import load_space
@@ -103,6 +105,19 @@ def test_toml_examples_are_read(page, tmp_path):
             read_study(tree, page)
         else:
             parse(tree, page)
+
+
+def test_the_results_block_is_filled_from_the_file_and_left_alone_without_it(tmp_path):
+    fill = runpy.run_path(str(ROOT / "docs" / "fill_results.py"))["filled"]
+    page = TEXTS["README.md"]
+    assert fill(page, tmp_path) == page
+    passed = {"scaling": (0.5, 0.7), "single": (0.25, 0.25)}
+    values = {arm: {seed: {"held_out": rate} for seed, rate in enumerate(rates)} for arm, rates in passed.items()}
+    result = aggregate(values, [("scaling", "single")], command="c", commit="d", machine="m", settings={})
+    (tmp_path / "headline.json").write_text(to_json(result))
+    once = fill(page, tmp_path)
+    assert "| scaling | 60.0 (" in once
+    assert fill(once, tmp_path) == once
 
 
 # ---- metrics ----------------------------------------------------------------------------------------------------
