@@ -232,7 +232,7 @@ def _report(runs: Sequence[Path], directory: Path, title: str) -> None:
     data = reports.collect({label: [path] for label, path in zip(labels, runs, strict=True)}, title)
     out.print(reports.as_text(data), markup=False, soft_wrap=True)
     for path in reports.write(data, directory):
-        out.print(f"written: {path}")
+        out.print(f"written: {path}", markup=False, soft_wrap=True)
 
 
 def _scores_json(path: Path) -> Json:
@@ -266,6 +266,6 @@ def _study(config: str, directory: Path, results: Path | None) -> None:
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
         results.write_text(summary.results_json, encoding="utf-8")
-        out.print(f"written: {results}")
+        out.print(f"written: {results}", markup=False, soft_wrap=True)
     for path in summary.written:
-        out.print(f"written: {path}")
+        out.print(f"written: {path}", markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from transformers.utils import logging as transformers_logging
 
 from whippletree.algorithms.grpo import GRPO, Credit
 from whippletree.chat.base import Renderer
@@ -62,6 +63,7 @@ def task_source(section: TasksSection) -> TaskSource:
 def open_policy(section: PolicySection) -> LocalPolicy:
     """Load model and renderer; raises PolicyError where there are none."""
     torch.set_num_threads(section.threads)
+    transformers_logging.disable_progress_bar()  # one for every checkpoint would be written over ours
     if section.model == "nano":
         with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
             return _opened(path, section)

@@ -76,6 +76,9 @@ class LocalPolicy:
 
     @contextmanager
     def worker(self) -> Generator[None]:
+        idle = self._workers == 0 and (self._sampling is None or self._sampling.done())
+        if self.lockstep and idle:
+            self._decoder.forget()  # a resumed run has no keys from before either, and must give the same bits
         self._workers += 1
         try:
             yield
