@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,10 +17,11 @@ from whippletree.errors import WhippletreeError
 from whippletree.gateway.capture import CaptureSession
 from whippletree.harness.spec import HarnessSpec
 from whippletree.policy.base import Policy
+from whippletree.rollout.timing import Stopwatch, TimedSampler, TimedSandbox
 from whippletree.rollout.whitebox import Outcome
 from whippletree.rollout.whitebox import run as run_whitebox
 from whippletree.sandbox.base import Sandboxes
-from whippletree.types import Assignment, Rollout, Sampling, StopReason, TaskSource
+from whippletree.types import Assignment, Reward, Rollout, Sampling, StopReason, TaskSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +41,25 @@ class World:
 
 async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -> Rollout:
     """Act, stop, grade, clean up."""
-    started = time.perf_counter()
-    seed = int.from_bytes(hashlib.sha256(f"{world.seed}/{rollout_id}".encode()).digest()[:6], "big")
+    stopwatch = Stopwatch()
+    digest = hashlib.sha256(f"{world.seed}/{rollout_id}".encode()).digest()
+    seed = int.from_bytes(digest[:6], "big")
     session = CaptureSession(
         rollout_id,
-        world.policy,
+        TimedSampler(world.policy, stopwatch),
         world.policy.renderer,
         world.sampling,
         seed=seed,
         max_calls=world.max_calls,
         max_tokens=world.max_tokens,
     )
-    outcome, reward, error = Outcome(StopReason.ERROR, 0), None, None
-    grade_s = 0.0
-    try:
-        sandbox = await world.sandboxes.open(assignment.task.files)
+    error = None
+    with stopwatch.measure("total"):
         try:
-            spec = world.harness(assignment.harness)
-            try:
-                async with asyncio.timeout(world.timeout_s):
-                    outcome = await run_whitebox(
-                        spec, assignment.task, sandbox, session, world.sampling, random.Random(seed)
-                    )
-            except TimeoutError:
-                outcome = Outcome(StopReason.TIMEOUT, _num_turns(session))
-            await sandbox.stop()
-            grading = time.perf_counter()
-            reward = world.tasks.grade(assignment.task, sandbox.workspace)
-            grade_s = time.perf_counter() - grading
-        finally:
-            await sandbox.close()
-    except (WhippletreeError, OSError) as failure:
-        outcome, reward = Outcome(StopReason.ERROR, _num_turns(session)), None
-        error = f"{type(failure).__name__}: {failure}"
+            outcome, reward = await _attempt(world, assignment, session, random.Random(seed), stopwatch)
+        except (WhippletreeError, OSError) as failure:
+            outcome, reward = Outcome(StopReason.ERROR, _num_turns(session)), None
+            error = f"{type(failure).__name__}: {failure}"
     return Rollout(
         id=rollout_id,
         task_id=assignment.task.id,
@@ -86,8 +72,30 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
         stop_reason=outcome.stop_reason,
         error=error,
         num_turns=outcome.num_turns,
-        timings_s={"total": time.perf_counter() - started, "grade": grade_s},
+        timings_s=stopwatch.seconds,
     )
+
+
+async def _attempt(
+    world: World, assignment: Assignment, session: CaptureSession, rng: random.Random, stopwatch: Stopwatch
+) -> tuple[Outcome, Reward]:
+    """Act in a sandbox that is closed whatever happens, and grade what is left in it."""
+    task, spec = assignment.task, world.harness(assignment.harness)
+    with stopwatch.measure("sandbox"):
+        sandbox = TimedSandbox(await world.sandboxes.open(task.files), stopwatch)
+    try:
+        try:
+            async with asyncio.timeout(world.timeout_s) as limit:
+                outcome = await run_whitebox(spec, task, sandbox, session, world.sampling, rng)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            outcome = Outcome(StopReason.TIMEOUT, _num_turns(session))
+        await sandbox.stop()
+        with stopwatch.measure("grade"):
+            return outcome, world.tasks.grade(task, sandbox.workspace)
+    finally:
+        await sandbox.close()
 
 
 def _num_turns(session: CaptureSession) -> int:
