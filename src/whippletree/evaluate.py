@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whippletree.rollout.engine import roll_out
-from whippletree.run import Run
+from whippletree.run import Run, require_graded
 from whippletree.types import Assignment, Group, Score
 
 CHUNKS_OF_CONCURRENCY = 4
@@ -25,6 +25,8 @@ async def evaluate(run: Run, *, label: str, step: int) -> dict[str, list[Score]]
         for start in range(0, len(todo), concurrency * CHUNKS_OF_CONCURRENCY):
             chunk = todo[start : start + concurrency * CHUNKS_OF_CONCURRENCY]
             groups = await roll_out(world, chunk, concurrency=concurrency, progress=run.progress)
+            if not finished:
+                require_graded(groups, f"the evaluation under '{name}'")
             run.store.commit_scores(name, label, step, scores(groups))
     return {name: run.store.scores(name, label, step) for name in section.sets}
 

@@ -21,7 +21,7 @@ from whippletree.chat.base import Renderer
 from whippletree.chat.compact import CompactRenderer
 from whippletree.chat.template import TemplateRenderer
 from whippletree.config import HarnessesSection, PolicySection, RunConfig, TasksSection
-from whippletree.errors import ConfigError, PolicyError
+from whippletree.errors import ConfigError, PolicyError, SandboxError
 from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
 from whippletree.harness.space import HarnessSpace
 from whippletree.harness.spec import HarnessSpec
@@ -221,6 +221,13 @@ def discard_unused(path: Path) -> bool:
         if unused:
             shutil.rmtree(path)
     return unused
+
+
+def require_graded(groups: Sequence[Group], what: str) -> None:
+    """Raise SandboxError where not one rollout could be graded: a broken machine must not pass for a weak policy."""
+    errors = [rollout.error for group in groups for rollout in group.rollouts]
+    if errors and None not in errors:
+        raise SandboxError(f"none of the {len(errors)} rollouts of {what} could be graded; the first: {errors[0]}")
 
 
 class Clock:

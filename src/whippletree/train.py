@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whippletree.evaluate import evaluate
 from whippletree.rollout.engine import roll_out
-from whippletree.run import Clock, Run, step_metrics
+from whippletree.run import Clock, Run, require_graded, step_metrics
 
 
 async def train(run: Run) -> None:
@@ -18,6 +18,7 @@ async def train(run: Run) -> None:
         groups = await roll_out(  # act and grade; every model call is captured
             run.world, assignments, concurrency=config.rollout.concurrency, progress=run.progress
         )
+        require_graded(groups, f"step {step + 1}")
         credit = algorithm.credit(groups)  # call trees to weighted samples
         learned = await policy.forward_backward(credit.samples, algorithm.loss)
         learned |= await policy.optim_step(lr=run.lr(step), max_grad_norm=config.optimizer.max_grad_norm)
