@@ -152,8 +152,8 @@ def test_resuming_a_finished_run_does_nothing(undisturbed, monkeypatch, capsys):
     assert "Pass@1" in capsys.readouterr().out
 
 
-def sandbox_roots():
-    return set(place_for_roots().glob("whippletree-sandboxes-*"))
+def sandbox_roots(process):
+    return list(place_for_roots().glob(f"whippletree-sandboxes-{process.pid}-*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -162,13 +162,12 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_nothing_behind(number, 
     create(path, {"steps": 1000})
     process = start(path)
     wait_for_step(process, path, 1)
-    own = {root for root in sandbox_roots() if f"-{process.pid}-" in root.name}
-    assert own
+    assert sandbox_roots(process)
     process.send_signal(number)
     said = process.communicate()[0]
     assert process.returncode == 130, said
     assert f"whippletree train --resume {path}" in " ".join(said.split())
     assert "Traceback" not in said
-    assert not own & sandbox_roots()
+    assert not sandbox_roots(process)
     with pytest.raises(ProcessLookupError):  # nobody is left of its session
         os.killpg(process.pid, 0)
