@@ -60,15 +60,10 @@ class NanoRecipe(BaseModel):
     num_heads: int = 4
     mlp_size: int = 384
     max_context: int = 768
-    base_traces: Annotated[int, Field(description="Gold traces in the base harness, gone through `epochs` times.")] = (
-        12000
-    )
-    mixed_traces: Annotated[int, Field(description="Gold traces after them that also show other harnesses, once.")] = (
-        3000
-    )
-    base_share: Annotated[float, Field(description="Share of the mixed traces in the base harness.")] = 0.6
-    training_share: Annotated[float, Field(description="Share in a harness of the paper's training set.")] = 0.1
-    noise: Annotated[float, Field(description="Share of the traces with a mistake.")] = 0.5
+    num_traces: Annotated[int, Field(description="Gold traces, each of its own task.")] = 10000
+    base_share: Annotated[float, Field(description="Share of the traces in the base harness.")] = 0.9
+    training_share: Annotated[float, Field(description="Share in a harness of the paper's training set.")] = 0.03
+    noise: Annotated[float, Field(description="Share of the traces with a mistake.")] = 0.45
     slips: Annotated[
         float,
         Field(description="Share of turns that mishandle the harness; they are read, and the recovery is imitated."),
@@ -134,22 +129,21 @@ def imitation(ids: Ids, weights: Floats) -> Sample:
 async def gold_samples(
     recipe: NanoRecipe, renderer: CompactRenderer, sandboxes: Sandboxes, progress: Progress
 ) -> list[list[Sample]]:
-    """One list of branches per trace, base traces first; the expert acts in real sandboxes."""
-    count = recipe.base_traces + recipe.mixed_traces
-    paddock = Paddock(tiers=(1,), per_split={"train": count})
+    """One list of branches per trace; the expert acts in real sandboxes."""
+    paddock = Paddock(tiers=(1,), per_split={"train": recipe.num_traces})
     tasks = paddock.tasks("train")
     found: list[list[Sample]] = [[] for _ in tasks]
-    left = iter(range(count))
+    left = iter(range(len(tasks)))
     done = 0
 
     async def work() -> None:
         nonlocal done
         for index in left:
             rng = random.Random(f"trace {recipe.seed} {index}")
-            spec = draw_harness(recipe, rng) if index >= recipe.base_traces else harness(BASE)
+            spec = draw_harness(recipe, rng)
             found[index] = await trace(recipe, renderer, sandboxes, paddock, tasks[index], spec, rng)
             done += 1
-            progress("traces", done, count)
+            progress("traces", done, len(tasks))
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(CONCURRENCY):
@@ -219,9 +213,7 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))
         progress(f"copying, loss {loss:.2f}", step + 1, recipe.copy_steps)
     traces = await gold_samples(recipe, renderer, sandboxes, progress)
-    order = [rng.permutation(recipe.base_traces) for _ in range(recipe.epochs)]
-    order.append(recipe.base_traces + rng.permutation(recipe.mixed_traces))
-    plan = np.concatenate(order)
+    plan = np.concatenate([rng.permutation(len(traces)) for _ in range(recipe.epochs)])
     total = len(plan) // recipe.batch_size
     for step in range(total):
         chosen = plan[step * recipe.batch_size : (step + 1) * recipe.batch_size]
