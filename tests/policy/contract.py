@@ -259,17 +259,18 @@ class PolicyContract:
     @asynchronous
     async def test_published_weights_are_those_that_are_sampled(self, make):
         policy = make()
-        prompt = tokens(40)
-        before = await ask(policy, prompt)
-        assert (policy.version, before.policy_version) == (0, 0)
+        prompts = [tokens(40, seed) for seed in range(4)]
+        before = await ask_all(policy, prompts)
+        assert {policy.version, *(sampled.policy_version for sampled in before)} == {0}
         await learn(policy, [sample_of(30)])
         gap = await policy.publish()
         assert 0 <= gap <= self.TOLERANCE
-        after = await ask(policy, prompt)
-        assert (policy.version, after.policy_version) == (1, 1)
-        expected = await trainer_logprobs(policy, prompt, after)
-        np.testing.assert_allclose(after.logprobs, expected, atol=self.TOLERANCE)
-        assert not np.allclose(before.logprobs, await trainer_logprobs(policy, prompt, before), atol=self.TOLERANCE)
+        after = await ask_all(policy, prompts)
+        assert {policy.version, *(sampled.policy_version for sampled in after)} == {1}
+        for prompt, old, new in zip(prompts, before, after, strict=True):
+            expected = await trainer_logprobs(policy, prompt, new)
+            np.testing.assert_allclose(new.logprobs, expected, atol=self.TOLERANCE)
+            assert not np.allclose(old.logprobs, await trainer_logprobs(policy, prompt, old), atol=self.TOLERANCE)
 
     @asynchronous
     async def test_a_sampler_with_other_weights_is_found_out(self, make, break_sampler):

@@ -153,7 +153,6 @@ def sampled(ticks):
             await asyncio.sleep(0)
 
     asked = [assignment("copy", num_rollouts=3), assignment("delete", harness="S0T0O1C0W1", num_rollouts=2)]
-    POLICY._decoder.reset()
     groups = engine(POLICY, asked, before_open=wait, concurrency=4, max_calls=2, sampling=Sampling(1.0, 6))
     return [
         [(c.completion_ids.tolist(), c.logprobs.tobytes(), c.cached_tokens) for c in rollout.calls]
