@@ -58,7 +58,7 @@ async def _make(tokenizer, path):
         chosen = rng.permutation(len(traces))[:8]
         samples = [sample for index in chosen for sample in traces[index]]
         await nano.fit(policy, samples, 6e-3 * min(1.0, (step + 1) / 10))
-    nano.save(policy, tokenizer, RECIPE, path)
+    nano.save(policy, RECIPE, path)
     await policy.close()
 
 

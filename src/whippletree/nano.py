@@ -263,10 +263,9 @@ def new_model(recipe: NanoRecipe, tokenizer: Tokenizer) -> NanoForCausalLM:
     return NanoForCausalLM(config)
 
 
-def save(policy: LocalPolicy, tokenizer: Tokenizer, recipe: NanoRecipe, path: Path) -> None:
+def save(policy: LocalPolicy, recipe: NanoRecipe, path: Path) -> None:
     """Weights, tokenizer and recipe, as the package ships them."""
     policy.save(path, optimizer=False)
-    tokenizer.save(str(path / "tokenizer.json"))
     (path / "recipe.json").write_text(recipe.model_dump_json(indent=2) + "\n")
 
 
@@ -287,5 +286,5 @@ async def make_and_save(recipe: NanoRecipe, path: Path, say: Callable[[str], Non
         policy = await make(recipe, sandboxes, progress)
     finally:
         await sandboxes.close()
-    save(policy, make_tokenizer(recipe), recipe, path)
+    save(policy, recipe, path)
     await policy.close()

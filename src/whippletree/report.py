@@ -52,7 +52,7 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
                     num_rollouts += int(record.metrics["rollouts"])
                     for stage in ("sampling", "sandbox", "learning", "other"):
                         cpu_s[stage] = cpu_s.get(stage, 0.0) + record.metrics[f"cpu_s/{stage}"]
-        policies.append(PolicyScores(arm, sets))
+        policies.append(PolicyScores(arm, {name: cells for name, cells in sets.items() if cells}))
         certificates |= _certificates(config, arm)
         configs.append(f"# {arm}\n{to_toml(config)}")
     space = Harnesses(config.harnesses).space
@@ -77,7 +77,9 @@ def write(data: ReportData, folder: Path) -> list[Path]:
     page = folder / "report.html"
     page.write_text(html_report(data, _rng()), encoding="utf-8")
     written = [page]
-    pictures = {"scores.png": interval_chart(pass_intervals(data.policies, _rng()), "Pass@1 and 95% intervals")}
+    pictures: dict[str, bytes] = {}
+    if scored := [policy for policy in data.policies if policy.sets]:
+        pictures["scores.png"] = interval_chart(pass_intervals(scored, _rng()), "Pass@1 and 95% intervals")
     if data.curves:
         pictures["curves.png"] = learning_curves(data.curves, data.panels)
     levels = {policy.label: _level_rates(data, policy) for policy in data.policies if policy.sets.get("held_out")}

@@ -8,6 +8,7 @@ Invariant: rendering is concatenative. A request is `encode_head` of its first m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from whippletree.types import Ids, Message, Tool
@@ -49,6 +50,10 @@ class Renderer(Protocol):
         Never raises: malformed output gives a message whose content is the whole text, and what is wrong with it in
         words that the model can act on.
         """
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer into a model's directory."""
         ...
 
     def text(self, ids: Ids) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -128,6 +129,9 @@ class CompactRenderer:
         except _Malformed as error:
             return Message("assistant", self.text(completion_ids)), str(error)
         return Message("assistant", content, calls), None
+
+    def save(self, path: Path) -> None:
+        self._tokenizer.save(str(path / "tokenizer.json"))
 
     def text(self, ids: Ids) -> str:
         return "".join(mark + text for mark, text in self._segments(ids))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +45,8 @@ class ChatTokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> Any: ...
 
     def decode(self, token_ids: Any, **kwargs: Any) -> Any: ...
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> Any: ...
 
 
 class TemplateRenderer:
@@ -111,6 +114,9 @@ class TemplateRenderer:
         except Malformed as error:
             return Message("assistant", raw), str(error)
         return Message("assistant", content, calls), None
+
+    def save(self, path: Path) -> None:
+        self._tokenizer.save_pretrained(path)
 
     def text(self, ids: Ids) -> str:
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))

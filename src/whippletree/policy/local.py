@@ -249,6 +249,7 @@ class LocalPolicy:
 
     def save(self, path: Path, *, optimizer: bool = True) -> None:
         self.model.save_pretrained(path)
+        self.renderer.save(path)
         if optimizer:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
 
