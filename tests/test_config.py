@@ -181,6 +181,7 @@ STUDY = {"name": "s", "seeds": [0], "arms": {"a": {}, "b": {"steps": 1}}}
         ({"seeds": []}, "at least 1 item"),
         ({"seeds": [1, 1]}, "named once"),
         ({"arms": {}}, "at least 1 item"),
+        ({"name": None}, "name = None: Input should be a valid string"),
         ({"arms": {"../a": {}}}, "pattern"),
         ({"compare": [["a", "c"]]}, "names the arm 'c'; the arms are a, b"),
         ({"arms": {"a": {"stepz": 1}}}, "arm 'a' of study 's': unknown key 'stepz'"),

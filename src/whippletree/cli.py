@@ -207,12 +207,12 @@ def _run(path: Path, plain: bool, to_go_on: str, *, fresh: bool) -> None:
 
     async def story() -> None:
         with RunStore.open(path) as store:
+            err.print(f"run directory: {path}", markup=False, soft_wrap=True)
             config = parse(tomllib.loads(store.config_toml), str(path / "config.toml"))
             async with open_run(config, store) as run:
                 with watched(run, err, plain=plain):
                     await train_story(run)
 
-    err.print(f"run directory: {path}", markup=False, soft_wrap=True)
     try:
         wait_for(story(), f"what is finished is kept, and {to_go_on}")
     except (Interrupted, StoreError):

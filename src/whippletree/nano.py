@@ -213,7 +213,7 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))
         progress(f"copying, loss {loss:.2f}", step + 1, recipe.copy_steps)
     traces = await gold_samples(recipe, renderer, sandboxes, progress)
-    plan = np.concatenate([rng.permutation(len(traces)) for _ in range(recipe.epochs)])
+    plan = [int(index) for _ in range(recipe.epochs) for index in rng.permutation(len(traces))]
     total = len(plan) // recipe.batch_size
     for step in range(total):
         chosen = plan[step * recipe.batch_size : (step + 1) * recipe.batch_size]

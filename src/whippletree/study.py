@@ -165,6 +165,8 @@ class Summary:
 
 def read_study(tree: dict[str, Json], where: str) -> StudyConfig:
     """Check the study and every arm of it, before any of it runs."""
+    if "arms" not in tree:
+        raise ConfigError(f"{where} has no arms, so it is no study; give a single run to `whippletree train`")
     study = validated(StudyConfig, tree, where)
     for arm in study.arms:
         study.config(arm, study.seeds[0])
