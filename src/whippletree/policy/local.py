@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportUnusedImport]  (registers nano)
 from whippletree.chat.base import Renderer
@@ -297,7 +296,6 @@ class LocalPolicy:
 
 def load_model(path: Path | str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A causal LM from a directory or a hub name; raises PolicyError where there is none."""
-    disable_progress_bar()  # a bar for every checkpoint would tear the display apart
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
     except (OSError, ValueError) as error:
