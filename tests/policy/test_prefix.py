@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import MODELS, VOCAB, nano
 
-from whippletree.policy.prefix import MIN_PREFIX_TOKENS, families, hidden_states, micro_batches
+from whippletree.policy.prefix import hidden_states
+from whippletree.trajectory.packing import MIN_PREFIX_TOKENS, families, micro_batches
 from whippletree.types import Sample
 
 torch.manual_seed(3)

@@ -28,8 +28,9 @@ import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportU
 from whippletree.chat.base import Renderer
 from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.policy.base import Loss, TokenBatch
-from whippletree.policy.prefix import Family, hidden_states, micro_batches
+from whippletree.policy.prefix import hidden_states
 from whippletree.policy.slots import Job, SlotDecoder, output_logits
+from whippletree.trajectory.packing import Family, micro_batches
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
 T = TypeVar("T")
