@@ -1,3 +1,4 @@
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 
 from whippletree import cli, show
 from whippletree.config import parse, to_toml
+from whippletree.errors import SandboxError
 from whippletree.store.run_dir import RunStore
 from whippletree.tasks.paddock.kinds import KINDS
 from whippletree.types import Score
@@ -143,6 +145,9 @@ def test_a_run_is_made_listed_evaluated_and_reported(run, recipe, tmp_path):
     scores = json.loads(text)
     assert {name: len(part["cells"]) for name, part in scores.items()} == {"base": 2, "held_out": 2}
     assert all(0 <= part["pass_at_1"] <= part["mean_reward"] <= 1 for part in scores.values())
+    checkpoint = folder / "one" / "checkpoints" / "step-000000"
+    code, text, _ = run("evaluate", recipe, "--model", checkpoint, "--dir", folder / "three", "--json", *small)
+    assert {name: len(part["cells"]) for name, part in json.loads(text).items()} == {"base": 2, "held_out": 2}
     again = run("evaluate", recipe, "--dir", folder / "two", "--json", *small)[1]
     assert json.loads(again) == scores
     code, _, err = run("evaluate", recipe, "--dir", folder / "two", "--json", *small, "--set", "seed=9")
@@ -153,7 +158,12 @@ def test_a_run_is_made_listed_evaluated_and_reported(run, recipe, tmp_path):
     (folder / "broken" / "run.sqlite").write_text("no database")
     code, text, err = run("runs", folder)
     rows = {line.split()[0].rsplit("/", 1)[1]: line.split()[1:3] for line in text.splitlines()[1:]}
-    assert rows == {"one": ["finished", "1"], "two": ["finished", "0"], "broken": ["unreadable", "0"]}
+    assert rows == {
+        "one": ["finished", "1"],
+        "two": ["finished", "0"],
+        "three": ["finished", "0"],
+        "broken": ["unreadable", "0"],
+    }
     assert "broken" in err
 
     code, text, _ = run("report", folder / "two", folder / "one", "--dir", tmp_path / "page")
@@ -179,7 +189,7 @@ def test_a_policy_that_cannot_be_loaded_leaves_no_run_behind(command, run, recip
     code, out, err = run(command, recipe, "--dir", folder, *option)
     assert (code, out) == (2, "")
     assert "cannot load a model from" in err
-    assert "Expected 'nano', a directory written by save_pretrained, or the name of a Hugging Face model" in err
+    assert "there is no such directory" in err
     assert not folder.exists()
 
 
@@ -219,4 +229,22 @@ def test_an_interruption_says_how_to_go_on(run, monkeypatch):
     code, _, err = run("tasks", "check")
     assert code == 130
     assert err == "interrupted; nothing is kept of a check"
-    assert show.Interrupted.exit_code == 130
+
+
+async def fail(*errors):
+    async def one(error):
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        for error in errors:
+            group.create_task(one(error))
+
+
+def test_of_several_failures_at_once_one_is_told():
+    with pytest.raises(SandboxError, match="full"):
+        show.wait_for(fail(SandboxError("full"), OSError("full too")), "again")
+
+
+def test_a_bug_among_failures_is_shown_whole():
+    with pytest.raises(ExceptionGroup):
+        show.wait_for(fail(SandboxError("full"), KeyError("a bug")), "again")

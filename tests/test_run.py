@@ -60,6 +60,11 @@ def test_a_policy_has_the_context_that_it_is_given(tiny):
 def test_what_is_no_policy_is_refused(tmp_path, tiny):
     with pytest.raises(PolicyError, match="cannot load a model from"):
         open_policy(PolicySection(model=str(tmp_path)))
+    with pytest.raises(PolicyError, match="there is no such directory"):
+        open_policy(PolicySection(model=str(tmp_path / "typo")))
+    (tmp_path / "run.sqlite").touch()
+    with pytest.raises(PolicyError, match=r"is a run: give one of its policies, in .*checkpoints"):
+        open_policy(PolicySection(model=str(tmp_path)))
     for name, text in (("no-tokenizer", None), ("broken-tokenizer", "{")):
         shutil.copytree(tiny, tmp_path / name)
         file = tmp_path / name / "tokenizer.json"

@@ -64,6 +64,11 @@ def open_policy(section: PolicySection) -> LocalPolicy:
     """Load model and renderer; raises PolicyError where there are none."""
     torch.set_num_threads(section.threads)
     transformers_logging.disable_progress_bar()  # one for every checkpoint would be written over ours
+    path = Path(section.model)
+    if (path / "run.sqlite").exists():
+        raise PolicyError(f"'{path}' is a run: give one of its policies, in {path / 'checkpoints'}")
+    if not path.exists() and (path.is_absolute() or (len(path.parts) > 1 and path.parent.is_dir())):
+        raise PolicyError(f"cannot load a model from '{path}': there is no such directory")
     if section.model == "nano":
         with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
             return _opened(path, section)

@@ -167,11 +167,19 @@ def config_explain() -> None:
 
 
 def wait_for(work: Coroutine[Any, Any, T], to_go_on: str) -> T:
-    """Run a coroutine; Ctrl-C becomes Interrupted, which says how to go on."""
+    """Run a coroutine; Ctrl-C becomes Interrupted, which says how to go on, and of several failures one is told."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
         raise Interrupted(to_go_on) from None
+    except BaseExceptionGroup as group:
+        known, bugs = group.split((WhippletreeError, OSError))
+        if known is None or bugs is not None:
+            raise
+        error: BaseException = known
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 def _harnesses(space: str, draw_names: bool = False) -> Harnesses:

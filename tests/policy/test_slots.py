@@ -64,10 +64,13 @@ def test_every_mixture_of_jobs_and_shared_prefixes_is_exact(asked, num_slots):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_group_computes_its_prompt_once(kind):
-    decoder, found = SlotDecoder(MODELS[kind]().eval(), num_slots=8, max_context=CONTEXT), []
+    model, found = MODELS[kind]().eval(), []
+    decoder = SlotDecoder(model, num_slots=8, max_context=CONTEXT)
     decoder.waiting = [job(ROOTS[0][:50], found, seed=seed) for seed in range(5)]
     run(decoder)
     assert sorted(sample.cached_tokens for sample in found) == [0, 49, 49, 49, 49]
+    for sample in found:
+        np.testing.assert_allclose(sample.logprobs, reference(model, ROOTS[0][:50], sample.ids), atol=1e-4)
 
 
 def test_a_turn_continues_in_its_own_slot_even_when_newcomers_wait():
