@@ -2,6 +2,7 @@ import asyncio
 import json
 import random
 import re
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -11,15 +12,28 @@ from hypothesis import strategies as st
 
 from whippletree import nano
 from whippletree.chat.compact import SPECIAL_TOKENS, CompactRenderer
+from whippletree.config import PolicySection
 from whippletree.errors import ConfigError
 from whippletree.harness.designs import PAPER_HELD_OUT, PAPER_TRAINING
 from whippletree.policy.local import load_model
+from whippletree.run import open_policy
 from whippletree.sandbox import open_sandboxes
 from whippletree.tasks.paddock import Paddock, pools
 
 SMALL = nano.NanoRecipe(
-    hidden_size=32, num_layers=2, num_heads=2, mlp_size=64, num_traces=96, copy_steps=12, epochs=2, batch_size=8
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    mlp_size=64,
+    num_traces=64,
+    copy_steps=3,
+    epochs=4,
+    batch_size=8,
+    copies_per_batch=0,
+    context_weight=0.0,
+    lr=2e-2,
 )
+QUICK = SMALL.model_copy(update={"num_traces": 8, "copies_per_batch": 2, "epochs": 1})
 
 
 @pytest.mark.parametrize("word", [*pools.WORDS, *pools.STEMS, *pools.FOLDERS])
@@ -28,13 +42,13 @@ def test_a_word_of_the_pools_is_one_token(word, tokenizer):
     assert tokenizer.encode(f"{word} {word}\n{word}").ids.count(alone) == 3
 
 
-def test_what_the_expert_says_is_few_tokens(tokenizer):
-    for said in (nano.FINAL, *nano.CHECKED.split(), "rm", "cp", "mv", "cat", "head", "tail", "grep", "sed"):
+def test_programs_are_one_token(tokenizer):
+    for said in (nano.FINAL, "rm", "cp", "mv", "cat", "head", "tail", "grep", "sed"):
         assert len(tokenizer.encode(said).ids) == 1, said
 
 
 def test_traces_read_back_as_they_were_written(tokenizer):
-    for task in list(Paddock().tasks("train"))[:60]:
+    for task in Paddock().tasks("train")[:60]:
         for text in (task.instruction, task.gold, *task.files.values()):
             assert tokenizer.decode(tokenizer.encode(text).ids).removeprefix(" ").replace("\n ", "\n") == text
 
@@ -92,14 +106,10 @@ def made(sandbox_kind):
 
 def test_the_recipe_runs_and_its_loss_falls(made):
     _, losses, said = made
-    assert [len(losses[stage]) for stage in ("copying", "imitating")] == [12, 24]
-    assert np.mean(losses["imitating"][-3:]) < 0.8 * np.mean(losses["imitating"][:3])
-    assert said[-1][1:] == (24, 24)
-    assert ("traces", 96, 96) in said
-
-
-def test_the_same_recipe_gives_the_same_weights(made, sandbox_kind):
-    assert make(SMALL, sandbox_kind)[0] == made[0]
+    assert [len(losses[stage]) for stage in ("copying", "imitating")] == [3, 32]
+    assert np.mean(losses["imitating"][-3:]) < 0.6 * np.mean(losses["imitating"][:3])
+    assert said[-1][1:] == (32, 32)
+    assert ("traces", 64, 64) in said
 
 
 def test_what_is_made_is_a_directory_that_holds_its_recipe(tiny):
@@ -108,13 +118,17 @@ def test_what_is_made_is_a_directory_that_holds_its_recipe(tiny):
     assert {path.name for path in tiny.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
 
 
-def test_making_says_how_far_it_is_and_writes_the_result(tmp_path):
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="nano is made in bubblewrap sandboxes")
+def test_what_is_saved_is_what_the_recipe_makes_again(tmp_path):
     said = []
-    quick = SMALL.model_copy(update={"num_traces": 8, "copy_steps": 1, "epochs": 1})
-    asyncio.run(nano.make_and_save(quick, tmp_path / "new" / "weights", said.append))
+    path = tmp_path / "new" / "weights"
+    asyncio.run(nano.make_and_save(QUICK, path, said.append))
     assert said[0].startswith("copying, loss ")
     assert said[-1].endswith(": 1/1")
-    assert json.loads((tmp_path / "new/weights/recipe.json").read_text()) == quick.model_dump()
+    assert json.loads((path / "recipe.json").read_text()) == QUICK.model_dump()
+    policy = open_policy(PolicySection(model=str(path)))
+    asyncio.run(policy.close())
+    assert policy.fingerprint() == make(QUICK, "process")[0]
 
 
 def test_a_path_that_cannot_be_written_is_found_before_the_work(tmp_path):
@@ -126,7 +140,7 @@ def test_a_path_that_cannot_be_written_is_found_before_the_work(tmp_path):
 
 
 def test_mistakes_in_a_recipe_are_named():
-    with pytest.raises(ConfigError, match=r"the recipe of nano: unknown key 'layers'.*\nepochs = 'two'"):
+    with pytest.raises(ConfigError, match=r"the recipe of nano: epochs = 'two'.*\nunknown key 'layers'"):
         nano.recipe_of({"layers": 2, "epochs": "two"})
 
 
