@@ -83,9 +83,10 @@ async def _attempt(
     task, spec = assignment.task, world.harness(assignment.harness)
     with stopwatch.measure("sandbox"):
         sandbox = TimedSandbox(await world.sandboxes.open(task.files), stopwatch)
+    limit = asyncio.timeout(world.timeout_s)
     try:
         try:
-            async with asyncio.timeout(world.timeout_s) as limit:
+            async with limit:
                 outcome = await run_whitebox(spec, task, sandbox, session, world.sampling, rng)
         except TimeoutError:
             if not limit.expired():
