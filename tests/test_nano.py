@@ -107,7 +107,7 @@ def made(sandbox_kind):
 def test_the_recipe_runs_and_its_loss_falls(made):
     _, losses, said = made
     assert [len(losses[stage]) for stage in ("copying", "imitating")] == [3, 32]
-    assert np.mean(losses["imitating"][-3:]) < 0.6 * np.mean(losses["imitating"][:3])
+    assert np.mean(losses["imitating"][-3:]) < 0.7 * np.mean(losses["imitating"][:3])
     assert said[-1][1:] == (32, 32)
     assert ("traces", 64, 64) in said
 
