@@ -13,6 +13,9 @@ import numpy as np
 from whippletree.harness.space import HarnessSpace
 from whippletree.types import Assignment, Group, Json, Task
 
+TASKS, ANCHORS, TIES, INDEPENDENT = range(4)
+"""Streams of random numbers, one per purpose."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -32,14 +35,13 @@ class Plan:
 
     def batch(self, block: int) -> list[Task]:
         """The tasks of one block; the tasks are gone through in an order that is shuffled anew every epoch."""
+        return [self.tasks[index] for index in self.balanced(len(self.tasks), block, stream=TASKS)]
+
+    def balanced(self, size: int, block: int, *, stream: int) -> list[int]:
+        """One block of an endless sequence of shuffled copies of range(size): all are met equally often."""
         places = range(block * self.batch_size, (block + 1) * self.batch_size)
-        return [self.tasks[balanced_draw(self, len(self.tasks), place, stream=0)] for place in places]
-
-
-def balanced_draw(plan: Plan, size: int, place: int, *, stream: int) -> int:
-    """The element at `place` of an endless sequence of shuffled copies of range(size): all are met equally often."""
-    epoch, within = divmod(place, size)
-    return int(plan.rng(stream, epoch).permutation(size)[within])
+        orders = {epoch: self.rng(stream, epoch).permutation(size) for epoch in {place // size for place in places}}
+        return [int(orders[place // size][place % size]) for place in places]
 
 
 Pick = Callable[[Plan, int, int], Sequence[str]]

@@ -33,11 +33,10 @@ def harness_set(space: HarnessSpace, wanted: str | Sequence[str], seed: int) -> 
             return designs.listed(space, designs.PAPER_HELD_OUT)
         case "all":
             return designs.full(space)
+        case _ if _looks_like_name(space, wanted):
+            return designs.listed(space, [wanted])
         case _:
-            space_named = designs.listed(space, [wanted]) if _looks_like_name(space, wanted) else None
-            if space_named is None:
-                raise HarnessError(f"'{wanted}' names no set of harnesses; expected {FORMS}")
-            return space_named
+            raise HarnessError(f"'{wanted}' names no set of harnesses; expected {FORMS}")
 
 
 def _looks_like_name(space: HarnessSpace, text: str) -> bool:

@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from whippletree.schedule.base import BlockScheduler, Plan, balanced_draw
+from whippletree.schedule.base import ANCHORS, INDEPENDENT, TIES, BlockScheduler, Plan
 from whippletree.types import Scheduler
-
-ANCHORS, TIES, INDEPENDENT = 1, 2, 3
-"""Streams of random numbers, one per purpose."""
 
 StepsPerTask = Annotated[int, Field(ge=1, description="Consecutive steps on the same tasks (K).")]
 
@@ -94,8 +91,7 @@ Strategy = Annotated[Single | RandomAssign | Repeat | Locality | All, Field(disc
 
 def anchors(plan: Plan, block: int) -> list[str]:
     """The anchor of each task of a block: shuffled copies of the training set, one after the other."""
-    places = range(block * plan.batch_size, (block + 1) * plan.batch_size)
-    return [plan.harnesses[balanced_draw(plan, len(plan.harnesses), place, stream=ANCHORS)] for place in places]
+    return [plan.harnesses[index] for index in plan.balanced(len(plan.harnesses), block, stream=ANCHORS)]
 
 
 def neighbours(plan: Plan, anchor: str, place: int) -> list[str]:
