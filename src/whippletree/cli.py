@@ -201,15 +201,14 @@ def recipe(name: str) -> dict[str, Json]:
 def _run(path: Path, plain: bool, to_go_on: str, *, fresh: bool) -> None:
     """Train and evaluate what a run directory says, from where it stopped; a fresh one that cannot begin is removed."""
     from whippletree.display import watched
-    from whippletree.run import discard_unused, open_run
+    from whippletree.run import config_of, discard_unused, open_run
     from whippletree.store.run_dir import RunStore
     from whippletree.train import train as train_story
 
     async def story() -> None:
         with RunStore.open(path) as store:
             err.print(f"run directory: {path}", markup=False, soft_wrap=True)
-            config = parse(tomllib.loads(store.config_toml), str(path / "config.toml"))
-            async with open_run(config, store) as run:
+            async with open_run(config_of(store), store) as run:
                 with watched(run, err, plain=plain):
                     await train_story(run)
 
@@ -237,11 +236,11 @@ def _report(runs: Sequence[Path], directory: Path, title: str) -> None:
 
 def _scores_json(path: Path) -> Json:
     from whippletree.analysis.scores import summary
+    from whippletree.run import config_of
     from whippletree.store.run_dir import RunStore
 
     with RunStore.open(path, read_only=True) as store:
-        config = parse(tomllib.loads(store.config_toml), str(path))
-        found = {name: store.scores(name, "final") for name in config.evaluate.sets}
+        found = {name: store.scores(name, "final") for name in config_of(store).evaluate.sets}
     return {
         name: {
             "pass_at_1": summary(scores).pass_at_1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,12 +11,12 @@ from whippletree.analysis.figures import Curve, heatmap, interval_chart, learnin
 from whippletree.analysis.report import ReportData, Timing, html_report, text_report
 from whippletree.analysis.scores import PolicyScores, by_level
 from whippletree.analysis.tables import Table, pass_intervals
-from whippletree.config import RunConfig, parse, to_toml
+from whippletree.config import RunConfig, to_toml
 from whippletree.harness.certificate import certify
-from whippletree.run import Harnesses
+from whippletree.run import Harnesses, config_of
 from whippletree.schedule.pool import harness_set
 from whippletree.store.run_dir import RunStore
-from whippletree.types import Json, Score
+from whippletree.types import Score
 
 PANELS = (
     ("passed", "Tasks solved in training"),
@@ -43,7 +42,7 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
         sets: dict[str, list[Score]] = {}
         for seed, path in enumerate(paths):
             with RunStore.open(path, read_only=True) as store:
-                config = parse(_tree(store), str(path))
+                config = config_of(store)
                 for name in config.evaluate.sets:
                     sets.setdefault(name, []).extend(store.scores(name, "final"))
                 curves += [Curve(arm, metric, store.metric(metric), seed) for metric, _ in PANELS]
@@ -101,10 +100,6 @@ def _level_rates(data: ReportData, policy: PolicyScores) -> dict[tuple[str, int]
 
 def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
-
-
-def _tree(store: RunStore) -> dict[str, Json]:
-    return tomllib.loads(store.config_toml)
 
 
 def _certificates(config: RunConfig, arm: str) -> dict[str, str]:

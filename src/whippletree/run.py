@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import time
+import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from whippletree.algorithms.grpo import GRPO, Credit
 from whippletree.chat.base import Renderer
 from whippletree.chat.compact import CompactRenderer
 from whippletree.chat.template import TemplateRenderer
-from whippletree.config import HarnessesSection, PolicySection, RunConfig, TasksSection
+from whippletree.config import HarnessesSection, PolicySection, RunConfig, TasksSection, parse
 from whippletree.errors import ConfigError, PolicyError, SandboxError
 from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
 from whippletree.harness.space import HarnessSpace
@@ -31,7 +32,7 @@ from whippletree.sandbox import Sandboxes, open_sandboxes
 from whippletree.schedule.base import Plan
 from whippletree.schedule.pool import harness_set
 from whippletree.store.run_dir import RunStore, StepRecord
-from whippletree.tasks.paddock import Paddock
+from whippletree.tasks import SOURCES, Paddock
 from whippletree.types import Group, Rollout, Sampling, Scheduler, Task, TaskSource
 
 
@@ -57,7 +58,7 @@ class Harnesses:
 
 
 def task_source(section: TasksSection) -> TaskSource:
-    return Paddock(tiers=section.tiers, kinds=section.kinds)
+    return SOURCES[section.source](tiers=section.tiers, kinds=section.kinds)
 
 
 def open_policy(section: PolicySection) -> LocalPolicy:
@@ -181,6 +182,11 @@ class Run:
         self.store.write_checkpoint(step, self.policy.save)
         record = StepRecord(step, self.policy.version, clock.wall_s, clock.cpu_s, self.scheduler.state(), metrics)
         self.store.commit_step(record, (rollout for group in groups for rollout in group.rollouts))
+
+
+def config_of(store: RunStore) -> RunConfig:
+    """The configuration that a run directory keeps; raises ConfigError where it is no longer one."""
+    return parse(tomllib.loads(store.config_toml), str(store.path / "config.toml"))
 
 
 @asynccontextmanager
