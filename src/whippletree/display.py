@@ -104,8 +104,9 @@ class StudyDisplay:
 
     def __init__(self, study: StudyConfig, jobs: Sequence[Job], console: Console) -> None:
         self._sizes = {job: study.config(job.arm, job.seed) for job in jobs}
-        self._jobs = jobs
-        self._pace = Pace(sum(self._size(job) for job in jobs), sum(self._done(job) for job in jobs))
+        self._counts = {job: self._done(job) for job in jobs}
+        self._watched: Sequence[Job] = ()
+        self._pace = Pace(sum(self._size(job) for job in jobs), sum(self._counts.values()))
         self._progress = Progress(*_columns("rollouts"), console=console, refresh_per_second=1)
         self._bar = self._progress.add_task("starting", total=self._pace.total, rate="", left="")
         self._interactive = console.is_terminal
@@ -121,7 +122,10 @@ class StudyDisplay:
         self._progress.stop()
 
     def watch(self, running: Sequence[Job]) -> None:
-        self._pace.advance(sum(self._done(job) for job in self._jobs))
+        for job in {*self._watched, *running}:  # what ended since the last look is counted once more
+            self._counts[job] = self._done(job)
+        self._watched = list(running)
+        self._pace.advance(sum(self._counts.values()))
         names = ", ".join(f"{job.arm} (seed {job.seed}) step {_steps(job)}" for job in running)
         self._progress.update(
             self._bar,
