@@ -205,9 +205,7 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer(recipe)
     renderer = CompactRenderer(tokenizer)
-    policy = LocalPolicy(
-        new_model(recipe, tokenizer), renderer, max_context=recipe.max_context, micro_batch_tokens=4096
-    )
+    policy = LocalPolicy(new_model(recipe, tokenizer), renderer, max_context=recipe.max_context)
     rng = np.random.default_rng(recipe.seed)
     for step in range(recipe.copy_steps):
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))

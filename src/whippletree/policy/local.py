@@ -49,7 +49,7 @@ class LocalPolicy:
         *,
         num_slots: int = 128,
         max_context: int = 1024,
-        micro_batch_tokens: int = 8192,
+        micro_batch_tokens: int = 4096,
         lockstep: bool = True,
         probe_tolerance: float = 1e-3,
     ) -> None:
