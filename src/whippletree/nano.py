@@ -39,7 +39,7 @@ from whippletree.tasks.paddock import Paddock, pools
 from whippletree.trajectory.filters import TreeFilter
 from whippletree.trajectory.samples import rows
 from whippletree.trajectory.tree import CallTree
-from whippletree.types import Floats, Ids, Json, Sample, Sampling, Task
+from whippletree.types import Floats, Ids, Json, Sample, Task
 
 BASE = "S0T0O0C0W0"
 CONCURRENCY = 32
@@ -167,7 +167,7 @@ async def trace(
     expert = Expert(spec, commands, renderer, files=task.files, slips=recipe.slips, rng=rng)
     sandbox = await sandboxes.open(task.files)
     try:
-        await run_whitebox(spec, task, sandbox, expert, Sampling(), rng)
+        await run_whitebox(spec, task, sandbox, expert, rng)
     finally:
         await sandbox.close()
     calls = [replace(call, kind="auxiliary") if call.index in expert.slipped else call for call in expert.session.calls]

@@ -20,7 +20,9 @@ Json = Any
 """A JSON value."""
 
 Role = Literal["system", "user", "assistant", "tool"]
-CallKind = Literal["main", "subagent", "compaction", "auxiliary", "retry"]
+CallKind = Literal["main", "subagent", "compaction", "auxiliary", "notification"]
+"""A retry is a place in the call tree and no kind; `notification` is the main agent told of something after its answer.
+"""
 Purpose = Literal["train", "evaluate", "rescue", "search"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -43,6 +45,8 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """Set on tool messages: the call that they answer."""
+    reasoning: str = ""
+    """Thinking of an assistant message. Not part of its identity: harnesses drop it or hand it back as they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +61,23 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the run samples; a harness may only lower `max_tokens` and add `stop`."""
+    """How the run samples, whatever a harness asks for."""
 
     temperature: float = 1.0
     """Divides the logits; the loss divides by it too. 0 is greedy."""
     max_tokens: int = 1024
     """Of one completion."""
-    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    sampling: Sampling = Sampling()
     kind: CallKind = "main"
+    max_tokens: int | None = None
+    """Lowers the run's limit; it never raises it."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,21 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """One call in words: for people, export and diagnosis. Learning reads tokens alone."""
+
+    after: int | None
+    """Index of the call that the request continues, all of whose messages and reply come before; None: from the start.
+    """
+    messages: tuple[Message, ...]
+    """Of the request, those that are new."""
+    reply: Message
+    tools: tuple[Tool, ...] = ()
+    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """The sampling settings and the model that the harness asked for, in its own words; recorded, not obeyed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCall:
     """One captured call; the recorded calls of a rollout are the only training data."""
 
@@ -105,6 +126,7 @@ class ModelCall:
     temperature: float = 1.0
     parse_error: str | None = None
     cached_tokens: int = 0
+    exchange: Exchange | None = None
 
 
 # ---- sampling ---------------------------------------------------------------------------------------------------
@@ -224,6 +246,8 @@ class StopReason(StrEnum):
     """The rollout's token budget is spent."""
     CONTEXT_OVERFLOW = "context_overflow"
     TIMEOUT = "timeout"
+    IDLE = "idle"
+    """A black-box harness made no model call for too long."""
     HARNESS_EXIT = "harness_exit"
     """A black-box harness ended by itself."""
     ERROR = "error"
@@ -259,6 +283,8 @@ class Rollout:
     num_turns: int = 0
     timings_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Wall seconds in `sandbox`, `policy`, `grade`, and `total`."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How the model boundary met the requests: continuations, forks, and why; see `gateway.paths`."""
 
     @property
     def passed(self) -> bool:

@@ -145,8 +145,8 @@ def test_tool_calls_are_numbered_over_the_rollout():
 def test_a_request_may_only_lower_max_tokens():
     talk = Conversation(*[say("done")] * 4, sampling=Sampling(temperature=0.5, max_tokens=2000), max_context=1500)
     talk.ask(TASK, tools=())
-    talk.ask(TASK, tools=(), sampling=Sampling(temperature=0.0, max_tokens=10))
-    talk.ask(TASK, tools=(), sampling=Sampling(max_tokens=5000))
+    talk.ask(TASK, tools=(), max_tokens=10)
+    talk.ask(TASK, tools=(), max_tokens=5000)
     room = 1500 - len(talk.sampler.prompts[0])
     assert [s.max_tokens for s in talk.sampler.samplings] == [room, 10, room]
     assert {s.temperature for s in talk.sampler.samplings} == {0.5}
@@ -154,7 +154,7 @@ def test_a_request_may_only_lower_max_tokens():
 
 def test_stop_strings_end_a_completion_at_their_token():
     talk = Conversation(say("list the files done"), say("done"))
-    first = talk.ask(SYSTEM, TASK, sampling=Sampling(stop=(" files", "done")))
+    first = talk.ask(SYSTEM, TASK, stop=(" files", "done"))
     assert first.message == Message("assistant", "list the")
     assert first.finish_reason == "stop"
     assert first.completion_ids.tolist() == RENDERER.encode_completion(say("list the files"))[:-1].tolist()

@@ -12,7 +12,7 @@ from whippletree.rollout.expert import Expert
 from whippletree.rollout.lifecycle import roll_out_once
 from whippletree.rollout.whitebox import Outcome, run
 from whippletree.sandbox import open_sandboxes
-from whippletree.types import Message, Request, Sampling, StopReason
+from whippletree.types import Message, Request, StopReason
 
 HARNESSES = ["S0T0O0C0W0", "S1T2O2C2W2", "S0T1O1C1W1"]
 KINDS = PADDOCK.kinds_of("train")
@@ -23,7 +23,7 @@ async def attempt(sandboxes, harness, task, **slips):
     expert = Expert(spec(harness), task.gold.split("\n"), RENDERER, files=task.files, **slips)
     sandbox = await sandboxes.open(task.files)
     try:
-        outcome = await run(spec(harness), task, sandbox, expert, Sampling(), random.Random(0))
+        outcome = await run(spec(harness), task, sandbox, expert, random.Random(0))
         await sandbox.stop()
         return expert, outcome, PADDOCK.grade(task, sandbox.workspace)
     finally:

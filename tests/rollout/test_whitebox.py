@@ -9,10 +9,9 @@ import pytest
 from whippletree.errors import BudgetSpent, ContextOverflow, SandboxError
 from whippletree.harness.levels import compose, paper_base, paper_space, patched
 from whippletree.rollout.whitebox import Outcome, run
-from whippletree.types import Completion, ExecResult, Message, Sampling, StopReason, Task, ToolCall
+from whippletree.types import Completion, ExecResult, Message, StopReason, Task, ToolCall
 
 TASK = Task("paddock/train/copy/1", "paddock", "train", "copy", 1, "copy oak.txt to elm.txt")
-SAMPLING = Sampling(temperature=0.7, max_tokens=64)
 
 
 class ShellSandbox:
@@ -62,7 +61,7 @@ def play(name, workspace, *items, patch=None):
     space = paper_space()
     spec = patched(compose(space, space.parse(name), paper_base()), patch or {}, "test")
     script = Script(*items)
-    outcome = asyncio.run(run(spec, TASK, ShellSandbox(workspace), script, SAMPLING, random.Random(0)))
+    outcome = asyncio.run(run(spec, TASK, ShellSandbox(workspace), script, random.Random(0)))
     return outcome, script.requests
 
 
@@ -80,7 +79,7 @@ def test_runs_tools_and_finishes_with_text(tmp_path):
     assert requests[1].messages[-1].tool_call_id == "c0"
     assert requests[1].messages[:2] == requests[0].messages
     assert [tool.name for tool in requests[0].tools] == ["execute_bash", "file_editor"]
-    assert {(request.kind, request.sampling) for request in requests} == {("main", SAMPLING)}
+    assert {(request.kind, request.max_tokens) for request in requests} == {("main", None)}
 
 
 def test_several_calls_are_answered_in_order(tmp_path):
@@ -189,7 +188,7 @@ def test_compaction_keeps_five_turns_and_shows_the_summary(tmp_path):
     assert [i for i, request in enumerate(requests) if request.kind == "compaction"] == [8, 12]
     compaction, after = requests[8], requests[9]
     assert compaction.tools == ()
-    assert compaction.sampling == SAMPLING
+    assert compaction.max_tokens is None
     assert [message.role for message in compaction.messages] == ["system", "user"]
     assert "tool: 2" in compaction.messages[1].content
     assert "tool: 3" not in compaction.messages[1].content
@@ -205,7 +204,7 @@ def test_external_summary_is_a_file_that_the_agent_can_read(tmp_path):
     outcome, requests = play("S0T0O0C2W0", tmp_path, *items, patch={"context.max_tokens": 16})
     assert outcome == Outcome(StopReason.FINISHED, 7)
     assert requests[5].kind == "compaction"
-    assert (requests[5].sampling.max_tokens, requests[5].sampling.temperature) == (16, 0.7)
+    assert requests[5].max_tokens == 16
     assert ".notes/summary.txt" in requests[6].messages[1].content
     assert "did 0 and 1" not in requests[6].messages[1].content
     assert [message.content for message in requests[6].messages if message.role == "tool"] == ["2", "3", "4"]
@@ -259,5 +258,5 @@ def test_names_drawn_per_task_are_shown_and_understood(tmp_path):
     space = paper_space()
     spec = patched(compose(space, space.parse("S0T2O0C0W0"), paper_base()), {"draw": "task"}, "test")
     script = ReadsTheList()
-    asyncio.run(run(spec, TASK, ShellSandbox(tmp_path), script, SAMPLING, random.Random(0)))
+    asyncio.run(run(spec, TASK, ShellSandbox(tmp_path), script, random.Random(0)))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

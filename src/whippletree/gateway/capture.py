@@ -15,14 +15,11 @@ from whippletree.errors import BudgetSpent
 from whippletree.gateway.paths import Paths
 from whippletree.types import Completion, Message, ModelCall, Request, Sampler, Sampling, TokenSample
 
-_NO_WISH = Request(messages=()).sampling
-
 
 class CaptureSession:
     """Captures the model calls of one rollout. Concurrent `complete` calls in one event loop are safe.
 
-    `sampling` is the run's: a request may lower `max_tokens` and add `stop`, and a request that leaves its sampling at
-    the default asks for nothing. `max_calls` counts attempts, `max_tokens` sampled tokens of the whole rollout.
+    `sampling` is the run's: a request may lower `max_tokens` and add `stop`. `max_calls` counts attempts, `max_tokens` sampled tokens of the whole rollout.
     """
 
     def __init__(
@@ -59,15 +56,15 @@ class CaptureSession:
         self._check_budgets()
         attempt, self._attempts = self._attempts, self._attempts + 1
         prompt_ids, turn = self.paths.prompt(request)
-        sampling = self._allowed(request.sampling, len(prompt_ids))
+        sampling = self._allowed(request, len(prompt_ids))
         sample = await self._sampler.sample(
             prompt_ids,
-            replace(sampling, stop=()),
+            sampling,
             stop_ids=self._renderer.stop_ids,
             session=self.rollout_id,
             seed=call_seed(self._seed, attempt),
         )
-        sample, stop = self._cut(sample, sampling.stop)
+        sample, stop = self._cut(sample, request.stop)
         message, parse_error = self._renderer.parse(sample.ids, request.tools)
         message = self._with_ids(message if stop is None else _before(message, stop))
         self.paths.record(turn, prompt_ids, sample.ids, message)
@@ -91,14 +88,14 @@ class CaptureSession:
         if self._max_tokens is not None and self._tokens >= self._max_tokens:
             raise BudgetSpent(f"rollout {self.rollout_id} has sampled {self._tokens} of {self._max_tokens} tokens")
 
-    def _allowed(self, wish: Sampling, prompt_tokens: int) -> Sampling:
-        """The run's sampling within the wish, the context and the rollout's budget (at least one token)."""
+    def _allowed(self, request: Request, prompt_tokens: int) -> Sampling:
+        """The run's sampling within the request, the context and the rollout's budget (at least one token)."""
         limits = [self._sampling.max_tokens, self._sampler.max_context - prompt_tokens]
         if self._max_tokens is not None:
             limits.append(self._max_tokens - self._tokens)
-        if wish is not _NO_WISH:
-            limits.append(wish.max_tokens)
-        return replace(self._sampling, max_tokens=max(min(limits), 1), stop=(*self._sampling.stop, *wish.stop))
+        if request.max_tokens is not None:
+            limits.append(request.max_tokens)
+        return replace(self._sampling, max_tokens=max(min(limits), 1))
 
     def _cut(self, sample: TokenSample, stops: tuple[str, ...]) -> tuple[TokenSample, str | None]:
         """`sample` up to the token that completes a stop string, as if the sampler had stopped there."""

@@ -87,7 +87,7 @@ async def _attempt(
     try:
         try:
             async with limit:
-                outcome = await run_whitebox(spec, task, sandbox, session, world.sampling, rng)
+                outcome = await run_whitebox(spec, task, sandbox, session, rng)
         except TimeoutError:
             if not limit.expired():
                 raise

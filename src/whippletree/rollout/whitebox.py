@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from whippletree.errors import BudgetSpent, ContextOverflow
@@ -21,7 +21,6 @@ from whippletree.types import (
     ExecResult,
     Message,
     Request,
-    Sampling,
     Sandbox,
     StopReason,
     Task,
@@ -45,16 +44,14 @@ class Outcome:
     """Assistant messages of the main conversation; compaction calls are not counted."""
 
 
-async def run(
-    spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session, sampling: Sampling, rng: random.Random
-) -> Outcome:
+async def run(spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session, rng: random.Random) -> Outcome:
     """Act until the agent finishes or a limit is met.
 
     Stops with FINISHED at the final answer, MAX_TURNS when `max_turns` turns or `max_errors` consecutive turns without
     one proper action are used up, MAX_TOKENS when the session's budget is spent, CONTEXT_OVERFLOW when the messages do
     not fit. `rng` feeds simulated metadata alone. Raises SandboxError, PolicyError.
     """
-    episode = _Episode(tools.draw_names(spec, task.id), task, sandbox, session, sampling, rng)
+    episode = _Episode(tools.draw_names(spec, task.id), task, sandbox, session, rng)
     try:
         while episode.stop_reason is None:
             await episode.compact()
@@ -74,7 +71,6 @@ class _Episode:
     task: Task
     sandbox: Sandbox
     session: Session
-    sampling: Sampling
     rng: random.Random
     opening: tuple[Message, Message] = field(init=False)
     shown: tuple[Tool, ...] = field(init=False)
@@ -108,7 +104,7 @@ class _Episode:
     async def turn(self) -> None:
         """One assistant message and what it leads to."""
         messages = context.messages(self.opening, self.note, self.turns)
-        completion = await self.session.complete(Request(messages, self.shown, self.sampling))
+        completion = await self.session.complete(Request(messages, self.shown))
         self.num_turns += 1
         message = completion.message
         if problem := _problem(completion):
@@ -134,11 +130,10 @@ class _Episode:
         old = context.old_turns(self.spec, self.turns)
         if not old:
             return
-        limit = min(policy.max_tokens or self.sampling.max_tokens, self.sampling.max_tokens)
         request = Request(
             messages=context.request(self.spec, self.task, self.summary, old),
-            sampling=replace(self.sampling, max_tokens=limit),
             kind="compaction",
+            max_tokens=policy.max_tokens,
         )
         completion = await self.session.complete(request)
         self.summary = completion.message.content.strip() or policy.no_summary

@@ -1,0 +1,1 @@
+"""The wire protocols by which harnesses reach the gateway: one file each."""

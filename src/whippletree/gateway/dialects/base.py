@@ -1,0 +1,116 @@
+"""What every wire protocol gives the gateway: requests read, replies written. Pure: JSON in, JSON and bytes out.
+
+Invariant: `read` is a left-to-right scan whose only memory is the message that it is building. So messages that were
+read from unchanged items stay valid, but for the last of them, and a long history is read once and not at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from whippletree.errors import WhippletreeError
+from whippletree.types import Completion, Json, Message, Tool
+
+
+class DialectError(WhippletreeError):
+    """A request body that the protocol does not allow; becomes status 400 in the protocol's own form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """All of a request but its messages and tools."""
+
+    model: str = ""
+    stream: bool = False
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Model, temperature and whatever else bears on sampling, as it stood in the body."""
+    extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """What the dialect itself needs to write the reply."""
+
+
+class Dialect(Protocol):
+    name: str
+    keep_alive: bytes
+    """A frame that may be sent any number of times before the events, and that clients ignore."""
+
+    def items(self, body: Mapping[str, Json]) -> list[Json]:
+        """The conversation as a flat list in order, instructions outside of the message list included.
+
+        Raises DialectError where there is none.
+        """
+        ...
+
+    def read(self, items: Sequence[Json], start: int) -> Iterator[tuple[Message, int]]:
+        """Messages from item `start` on, each with the index after its last item. Raises DialectError.
+
+        One message for one turn: neighbouring items of one assistant turn are joined; each tool result is a message of
+        role `tool`. Content that is no text (images, files) is named in square brackets, such as `[image]`.
+        """
+        ...
+
+    def raw_tools(self, body: Mapping[str, Json]) -> Json:
+        """The part of the body that `tools` reads; equal parts give equal tools."""
+        ...
+
+    def tools(self, raw: Json) -> tuple[Tool, ...]:
+        """Raises DialectError. Tools without a schema that the server should run are left out."""
+        ...
+
+    def wishes(self, body: Mapping[str, Json]) -> Wishes:
+        """Raises DialectError."""
+        ...
+
+    def reply(self, wishes: Wishes, completion: Completion, id: str) -> Json:
+        """The whole reply. `id` is unique and has letters and digits only."""
+        ...
+
+    def events(self, wishes: Wishes, completion: Completion, id: str) -> Iterator[bytes]:
+        """The same as the frames of a proper event stream, the last one included."""
+        ...
+
+    def error(self, status: int, problem: str) -> Json:
+        """A body in the protocol's own form. Status 400 with `CONTEXT_LENGTH` at its start means that the prompt is too
+        long, and takes the form by which harnesses of this protocol know it."""
+        ...
+
+    def error_event(self, problem: str) -> bytes:
+        """A frame that ends a stream which has already begun."""
+        ...
+
+
+CONTEXT_LENGTH = "prompt is too long"
+
+
+# ---- reading JSON ------------------------------------------------------------------------------------------------
+
+
+def text_of(value: Json, where: str) -> str:
+    """Raises DialectError that names the place where it is no string."""
+    if not isinstance(value, str):
+        raise DialectError(f"{where} must be a string, got {type(value).__name__}")
+    return value
+
+
+def object_of(value: Json, where: str) -> Mapping[str, Json]:
+    if not isinstance(value, dict):
+        raise DialectError(f"{where} must be an object, got {type(value).__name__}")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def list_of(value: Json, where: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise DialectError(f"{where} must be a list, got {type(value).__name__}")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def count_of(value: Json, where: str) -> int | None:
+    """A positive whole number, or None where there is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DialectError(f"{where} must be a whole number above 0, got {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""Real harnesses: one file each."""
