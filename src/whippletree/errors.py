@@ -36,7 +36,15 @@ class ContextOverflow(WhippletreeError):
 
 
 class BudgetSpent(WhippletreeError):
-    """A rollout has used up its calls or tokens."""
+    """A rollout has used up its calls or tokens; `of` says which."""
+
+    def __init__(self, problem: str, of: str) -> None:
+        super().__init__(problem)
+        self.of = of
+
+
+class GatewayError(WhippletreeError):
+    """The model endpoint for black-box harnesses cannot be served or reached."""
 
 
 class StoreError(WhippletreeError):

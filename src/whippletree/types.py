@@ -78,6 +78,8 @@ class Request:
     """Lowers the run's limit; it never raises it."""
     stop: tuple[str, ...] = ()
     """Strings that end the completion."""
+    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """What else the harness asked for; recorded, not obeyed."""
 
 
 @dataclass(frozen=True, slots=True)

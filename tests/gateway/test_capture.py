@@ -43,7 +43,7 @@ def test_a_continued_path_is_spliced_never_encoded_again():
     assert len(RENDERER.encode_completion(first.message)) < len(first.completion_ids)
     second = talk.ask(SYSTEM, TASK, first.message, Message("user", "more"))
     assert is_prefix(path_of(first), second.prompt_ids)
-    assert talk.session.paths.counts["continuations"] == 1
+    assert talk.session.paths.counts["continuation"] == 1
 
 
 def test_what_a_harness_does_to_an_echoed_message_does_not_fork():
@@ -52,7 +52,7 @@ def test_what_a_harness_does_to_an_echoed_message_does_not_fork():
     echoed = replace(first.message, tool_calls=(ToolCall("toolu_9", "bash", '{ "command" : "ls" }'),))
     second = talk.ask(SYSTEM, TASK, echoed, Message("tool", "a", tool_call_id="toolu_9"))
     assert is_prefix(path_of(first), second.prompt_ids)
-    assert talk.session.paths.counts == {"roots": 1, "continuations": 1, "forks": 0, "reencoded": 0}
+    assert talk.session.paths.counts == {"root:start": 1, "continuation": 1, "realigned": 1}
 
 
 def test_an_edited_answer_is_encoded_from_its_text():
@@ -60,22 +60,21 @@ def test_an_edited_answer_is_encoded_from_its_text():
     talk.ask(SYSTEM, TASK)
     second = talk.ask(SYSTEM, TASK, say("files"), Message("user", "more"))
     assert "<|assistant|>files<|end|>" in RENDERER.text(second.prompt_ids)
-    assert talk.session.paths.counts == {"roots": 2, "continuations": 0, "forks": 0, "reencoded": 1}
+    assert talk.session.paths.counts == {"root:start": 1, "root:reply": 1, "reencoded": 1}
 
 
 def test_other_tools_make_another_path():
     talk = Conversation(say("done"), say("done"))
     first = talk.ask(SYSTEM, TASK)
     talk.ask(SYSTEM, TASK, first.message, Message("user", "more"), tools=(BASH, Tool("edit", "", {})))
-    assert talk.session.paths.counts["roots"] == 2
-    assert talk.session.paths.counts["reencoded"] == 0
+    assert talk.session.paths.counts == {"root:start": 1, "root:tools": 1}
 
 
 def test_equal_tools_need_not_be_the_same_object():
     talk = Conversation(say("done"), say("done"))
     first = talk.ask(SYSTEM, TASK)
     talk.ask(SYSTEM, TASK, first.message, Message("user", "more"), tools=(replace(BASH),))
-    assert talk.session.paths.counts["continuations"] == 1
+    assert talk.session.paths.counts["continuation"] == 1
 
 
 def test_retries_and_branches_are_forks():
@@ -84,7 +83,7 @@ def test_retries_and_branches_are_forks():
     second = talk.ask(SYSTEM, TASK)
     third = talk.ask(SYSTEM, TASK, second.message, result("a", second))
     fourth = talk.ask(SYSTEM, TASK, second.message, result("b", second))
-    assert talk.session.paths.counts == {"roots": 1, "continuations": 1, "forks": 2, "reencoded": 0}
+    assert talk.session.paths.counts == {"root:start": 1, "continuation": 1, "fork:retry": 1, "fork:branch": 1}
     assert is_prefix(path_of(second), third.prompt_ids)
     assert is_prefix(path_of(second), fourth.prompt_ids)
 
@@ -99,7 +98,7 @@ def test_kept_turns_come_from_sampled_ids_in_a_new_context():
         [RENDERER.opening, sampled, RENDERER.encode_messages([Message("user", "go on")]), RENDERER.opening]
     )
     assert third.prompt_ids[-len(tail) :].tolist() == tail.tolist()
-    assert talk.session.paths.counts["roots"] == 2
+    assert talk.session.paths.counts["root:edit"] == 1
 
 
 def test_a_context_may_begin_with_a_kept_turn():
@@ -207,5 +206,5 @@ def test_concurrent_calls_are_each_recorded_once():
         assert f"list {i}" in RENDERER.text(completion.prompt_ids)
         follow_up = talk.session.paths.prompt(
             Request((SYSTEM, Message("user", f"list {i}"), completion.message), (BASH,))
-        )[0]
+        ).ids
         assert is_prefix(path_of(completion), follow_up)

@@ -166,7 +166,7 @@ def test_turns_are_limited(tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(BudgetSpent("spent"), StopReason.MAX_TOKENS), (ContextOverflow("full"), StopReason.CONTEXT_OVERFLOW)],
+    [(BudgetSpent("spent", "tokens"), StopReason.MAX_TOKENS), (BudgetSpent("spent", "calls"), StopReason.MAX_TURNS), (ContextOverflow("full"), StopReason.CONTEXT_OVERFLOW)],
 )
 def test_limits_of_the_session_end_the_rollout(tmp_path, error, reason):
     assert play("S0T0O0C0W0", tmp_path, bash("true"), error)[0] == Outcome(reason, 1)

@@ -8,18 +8,39 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from whippletree.chat.base import Renderer
 from whippletree.errors import BudgetSpent
-from whippletree.gateway.paths import Paths
-from whippletree.types import Completion, Message, ModelCall, Request, Sampler, Sampling, TokenSample
+from whippletree.gateway.paths import Paths, Prompt
+from whippletree.types import (
+    CallKind,
+    Completion,
+    Exchange,
+    Message,
+    ModelCall,
+    Request,
+    Sampler,
+    Sampling,
+    TokenSample,
+)
+
+
+class Session(Protocol):
+    """The model boundary for one rollout."""
+
+    async def complete(self, request: Request) -> Completion: ...
+
+    def count_tokens(self, request: Request) -> int: ...
 
 
 class CaptureSession:
     """Captures the model calls of one rollout. Concurrent `complete` calls in one event loop are safe.
 
-    `sampling` is the run's: a request may lower `max_tokens` and add `stop`. `max_calls` counts attempts, `max_tokens` sampled tokens of the whole rollout.
+    `sampling` is the run's: a request may lower `max_tokens` and add `stop`. `max_calls` counts attempts, `max_tokens`
+    sampled tokens of the whole rollout.
     """
 
     def __init__(
@@ -55,10 +76,10 @@ class CaptureSession:
         """
         self._check_budgets()
         attempt, self._attempts = self._attempts, self._attempts + 1
-        prompt_ids, turn = self.paths.prompt(request)
-        sampling = self._allowed(request, len(prompt_ids))
+        prompt = self.paths.prompt(request)
+        sampling = self._allowed(request, len(prompt.ids))
         sample = await self._sampler.sample(
-            prompt_ids,
+            prompt.ids,
             sampling,
             stop_ids=self._renderer.stop_ids,
             session=self.rollout_id,
@@ -67,26 +88,36 @@ class CaptureSession:
         sample, stop = self._cut(sample, request.stop)
         message, parse_error = self._renderer.parse(sample.ids, request.tools)
         message = self._with_ids(message if stop is None else _before(message, stop))
-        self.paths.record(turn, prompt_ids, sample.ids, message)
+        self.paths.record(prompt, sample.ids, message, len(self.calls))
         finish_reason = "tool_calls" if message.tool_calls and sample.finish_reason == "stop" else sample.finish_reason
         completion = Completion(
             message=message,
             finish_reason=finish_reason,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.ids,
             completion_ids=sample.ids,
             logprobs=sample.logprobs,
             policy_version=sample.policy_version,
             parse_error=parse_error,
             cached_tokens=sample.cached_tokens,
         )
-        self._record(request, completion)
+        self._record(request, prompt, completion)
         return completion
+
+    def count_tokens(self, request: Request) -> int:
+        """Tokens of a request that is not made, encoded from its text."""
+        return len(self._renderer.encode_head(request.messages, request.tools)) + len(self._renderer.opening)
+
+    def name_kinds(self, kinds: Sequence[CallKind]) -> None:
+        """Give every captured call its kind, in order."""
+        self.calls[:] = [replace(call, kind=kind) for call, kind in zip(self.calls, kinds, strict=True)]
 
     def _check_budgets(self) -> None:
         if self._max_calls is not None and self._attempts >= self._max_calls:
-            raise BudgetSpent(f"rollout {self.rollout_id} has made its {self._max_calls} model calls")
+            raise BudgetSpent(f"rollout {self.rollout_id} has made its {self._max_calls} model calls", "calls")
         if self._max_tokens is not None and self._tokens >= self._max_tokens:
-            raise BudgetSpent(f"rollout {self.rollout_id} has sampled {self._tokens} of {self._max_tokens} tokens")
+            raise BudgetSpent(
+                f"rollout {self.rollout_id} has sampled {self._tokens} of {self._max_tokens} tokens", "tokens"
+            )
 
     def _allowed(self, request: Request, prompt_tokens: int) -> Sampling:
         """The run's sampling within the request, the context and the rollout's budget (at least one token)."""
@@ -122,8 +153,9 @@ class CaptureSession:
         calls = tuple(replace(call, id=f"call_{first + i}") for i, call in enumerate(message.tool_calls))
         return replace(message, tool_calls=calls)
 
-    def _record(self, request: Request, completion: Completion) -> None:
+    def _record(self, request: Request, prompt: Prompt, completion: Completion) -> None:
         self._tokens += len(completion.completion_ids)
+        new = request.messages[prompt.start :]
         call = ModelCall(
             index=len(self.calls),
             kind=request.kind,
@@ -135,6 +167,7 @@ class CaptureSession:
             temperature=self._sampling.temperature,
             parse_error=completion.parse_error,
             cached_tokens=completion.cached_tokens,
+            exchange=Exchange(prompt.after, new, completion.message, request.tools, request.asked),
         )
         self.calls.append(call)
 

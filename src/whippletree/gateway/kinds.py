@@ -10,28 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from whippletree.types import CallKind
+from whippletree.types import CallKind, Exchange, Message, ModelCall
 
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of one call."""
-
-    system: str
-    """System messages before the first other message."""
-    tools: tuple[str, ...]
-    """Their names, in order."""
-    last_user: str
-    """Text of the last user message of the request."""
-    headers: Mapping[str, str]
-    """Of HTTP, names in lower case."""
-    after: int | None
-    """Index of the call whose reply the request continues."""
-    after_final: bool = False
-    """Whether that reply called no tool."""
-    given: CallKind = "main"
-    """The kind that the request named; anything but main stays."""
+_MAIN: CallKind = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +39,82 @@ class Rules:
     """
 
 
-def classify(calls: Sequence[Facts], rules: Rules) -> list[CallKind]:
-    """The kind of each call, in order."""
-    signed = [_by_sign(call, rules) for call in calls]
-    shapes = Counter((call.system, call.tools) for call, kind in zip(calls, signed, strict=True) if kind is None)
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of one call."""
+
+    system: str
+    """System messages before the first other message."""
+    tools: tuple[str, ...]
+    last_user: str
+    """Text of the last user message of the request."""
+    headers: str
+    continues: bool
+    """Whether the request continues the reply of another call."""
+    after_final: bool
+    """Whether that reply called no tool."""
+    named: CallKind
+    """The kind that the request itself named."""
+
+
+def classify(calls: Sequence[ModelCall], rules: Rules) -> list[CallKind]:
+    """The kind of each call of one rollout, in order. A kind other than main that a request named itself stays."""
+    facts = _facts(calls)
+    signed = [_by_sign(call, rules) for call in facts]
+    shapes = Counter((call.system, call.tools) for call, kind in zip(facts, signed, strict=True) if kind is None)
     if not shapes:
-        return [kind or "main" for kind in signed]
+        return [kind if kind is not None else _MAIN for kind in signed]
     main = max(shapes, key=lambda shape: (bool(shape[1]), shapes[shape]))  # the first of equals
-    return [kind or _by_shape(call, main, rules) for call, kind in zip(calls, signed, strict=True)]
+    kinds = zip(facts, signed, strict=True)
+    return [kind if kind is not None else _by_shape(call, main, rules) for call, kind in kinds]
 
 
-def _by_sign(call: Facts, rules: Rules) -> CallKind | None:
-    if call.given != "main":
-        return call.given
-    headers = "\n".join(f"{name}: {value}" for name, value in sorted(call.headers.items()))
+def _facts(calls: Sequence[ModelCall]) -> list[_Facts]:
+    found: dict[int, _Facts] = {}
+    replies: dict[int, Message] = {}
+    for call in sorted(calls, key=lambda call: call.index):
+        said = call.exchange or Exchange(None, (), Message("assistant", ""))
+        before = None if said.after is None else found.get(said.after)
+        texts = [message.content for message in said.messages if message.role == "user"]
+        headers: Mapping[str, str] = said.asked.get("headers", {})
+        found[call.index] = _Facts(
+            system=before.system if before else _system(said.messages),
+            tools=tuple(tool.name for tool in said.tools),
+            last_user=texts[-1] if texts else before.last_user if before else "",
+            headers="\n".join(f"{name}: {value}" for name, value in sorted(headers.items())),
+            continues=said.after is not None,
+            after_final=said.after in replies and not replies[said.after].tool_calls,
+            named=call.kind,
+        )
+        replies[call.index] = said.reply
+    return [found[call.index] for call in calls]
+
+
+def _system(messages: Sequence[Message]) -> str:
+    leading = takewhile(lambda message: message.role == "system", messages)
+    return "\n".join(message.content for message in leading)
+
+
+def _by_sign(call: _Facts, rules: Rules) -> CallKind | None:
+    if call.named != "main":
+        return call.named
     signs: tuple[tuple[CallKind, str, str], ...] = (
-        ("compaction", rules.compaction_header, headers),
+        ("compaction", rules.compaction_header, call.headers),
         ("compaction", rules.compaction_system, call.system),
         ("compaction", rules.compaction_user, call.last_user),
-        ("subagent", rules.subagent_header, headers),
+        ("subagent", rules.subagent_header, call.headers),
         ("subagent", rules.subagent_system, call.system),
-        ("auxiliary", rules.auxiliary_header, headers),
+        ("auxiliary", rules.auxiliary_header, call.headers),
         ("auxiliary", rules.auxiliary_system, call.system),
         ("auxiliary", rules.auxiliary_user, call.last_user),
         ("notification", rules.notification_user if call.after_final else "", call.last_user),
     )
-    for kind, pattern, text in signs:
-        if pattern and re.search(pattern, text):
-            return kind
-    return None
+    return next((kind for kind, pattern, text in signs if pattern and re.search(pattern, text)), None)
 
 
-def _by_shape(call: Facts, main: tuple[str, tuple[str, ...]], rules: Rules) -> CallKind:
+def _by_shape(call: _Facts, main: tuple[str, tuple[str, ...]], rules: Rules) -> CallKind:
     if not rules.side_by_shape or (call.system, call.tools) == main:
-        return "main"
+        return _MAIN
     if not call.tools and main[1]:
-        return "compaction" if call.system == main[0] and call.after is not None else "auxiliary"
+        return "compaction" if call.system == main[0] and call.continues else "auxiliary"
     return "main" if call.system == main[0] else "subagent"

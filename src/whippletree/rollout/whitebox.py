@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from whippletree.errors import BudgetSpent, ContextOverflow
+from whippletree.gateway.capture import Session
 from whippletree.harness import context, observation, system_prompt, tools, workflow
 from whippletree.harness.context import Turn
 from whippletree.harness.spec import HarnessSpec, fill
@@ -29,12 +29,6 @@ from whippletree.types import (
 )
 
 CUT_OFF = "the message was cut off at the length limit, write a shorter one"
-
-
-class Session(Protocol):
-    """The model boundary for one rollout."""
-
-    async def complete(self, request: Request) -> Completion: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,9 @@ async def run(spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session,
         while episode.stop_reason is None:
             await episode.compact()
             await episode.turn()
-    except BudgetSpent:
-        return Outcome(StopReason.MAX_TOKENS, episode.num_turns)
+    except BudgetSpent as spent:
+        reason = StopReason.MAX_TURNS if spent.of == "calls" else StopReason.MAX_TOKENS
+        return Outcome(reason, episode.num_turns)
     except ContextOverflow:
         return Outcome(StopReason.CONTEXT_OVERFLOW, episode.num_turns)
     return Outcome(episode.stop_reason, episode.num_turns)
