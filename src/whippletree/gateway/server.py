@@ -11,7 +11,8 @@ import json
 import resource
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from whippletree.gateway.dialects import CHAT_COMPLETIONS, GEMINI, MESSAGES, RES
 from whippletree.gateway.dialects.base import CONTEXT_LENGTH, Dialect, DialectError
 from whippletree.gateway.dialects.messages import count_tokens_reply
 from whippletree.gateway.wire import Answer, WireSession
-from whippletree.types import Completion, Json
+from whippletree.types import Completion, Json, Rollout
 
 MAX_BODY = 64 << 20
 """Bytes of one request."""
@@ -41,13 +42,34 @@ _KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 Finder = Callable[[str], WireSession | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is said of a session when it is ended from outside."""
+
+    reward: float | None = None
+    """In [0, 1]."""
+    task: str = ""
+    harness: str = ""
+
+
+Ender = Callable[[str, Ending], Awaitable[Rollout | None]]
+
+
 class Gateway:
-    """Sessions by key, and the servers in front of them. `find` makes sessions that are not known, where it is given."""
+    """Sessions by key, and the servers in front of them.
+
+    Where given, `find` makes the sessions that are not known, and `end` is what `POST /s/SESSION/end` does.
+    """
 
     def __init__(
-        self, *, model: str = "whippletree", find: Finder | None = None, keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        *,
+        model: str = "whippletree",
+        find: Finder | None = None,
+        end: Ender | None = None,
+        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
-        self._model, self._find, self._keep_alive_s = model, find, keep_alive_s
+        self._model, self._find, self._end, self._keep_alive_s = model, find, end, keep_alive_s
         self._sessions: dict[str, WireSession] = {}
         self._servers: list[asyncio.Server] = []
         self._config = uvicorn.Config(_app(self), lifespan="off", access_log=False, log_config=None, ws="none")
@@ -120,6 +142,22 @@ class Gateway:
         _settle(session, answer, gone)
         return _reply(dialect, answer) if answer.task.done() else Response(status_code=499)  # nobody is there to read
 
+    async def finish(self, request: HttpRequest) -> Response:
+        """End a session, with what is said of it."""
+        key = request.path_params["key"]
+        if self._end is None:
+            return _json({"error": "sessions are ended by the run that opened them"}, 403)
+        try:
+            ending = _ending(await _body(request))
+        except DialectError as problem:
+            return _json({"error": str(problem)}, 400)
+        rollout = await self._end(key, ending)
+        self.close(key)
+        if rollout is None:
+            return _json({"error": f"there is no session '{key}'"}, 404)
+        kinds = Counter(call.kind for call in rollout.calls)
+        return _json({"rollout": rollout.id, "calls": kinds, "counts": dict(rollout.counts), "error": rollout.error})
+
     def _protocol(self) -> asyncio.Protocol:
         return HttpToolsProtocol(config=self._config, server_state=self._state, app_state={})
 
@@ -162,6 +200,9 @@ class _Routes:
                 return await self._count(request, GEMINI)
             case _:
                 return _json(GEMINI.error(404, f"'{verb}' is not served here"), 404)
+
+    async def end(self, request: HttpRequest) -> Response:
+        return await self.gateway.finish(request)
 
     async def count_tokens(self, request: HttpRequest) -> Response:
         return await self._count(request, MESSAGES)
@@ -207,6 +248,7 @@ def _app(gateway: Gateway) -> Starlette:
         for path, endpoint, method in table
         for version in (("/v1beta", "/v1", "") if "call" in path else ("/v1", ""))
     ]
+    made.append(Route("/s/{key}/end", routes.end, methods=["POST"]))
     everything = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     made += [Route(path, routes.root, methods=["GET"]) for path in ("/", "/s/{key}")]
     made.append(Route("/{path:path}", routes.unknown, methods=everything))
@@ -230,7 +272,7 @@ async def _body(request: HttpRequest) -> dict[str, Json]:
         if size > MAX_BODY:
             raise HTTPException(413, f"the body is larger than {MAX_BODY >> 20} MiB")
         chunks.append(chunk)
-    data = b"".join(chunks)
+    data = b"".join(chunks) or b"{}"
     try:
         body: Json = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -246,6 +288,16 @@ def _leniently(data: bytes) -> Json:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DialectError(f"the body is no valid JSON: {error}") from None
+
+
+def _ending(body: dict[str, Json]) -> Ending:
+    """Raises DialectError."""
+    if unknown := body.keys() - {"reward", "task", "harness"}:
+        raise DialectError(f"unknown keys {sorted(unknown)}; expected reward, task and harness")
+    reward = body.get("reward")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1):
+        raise DialectError(f"reward must be a number from 0 to 1, got {reward!r}")
+    return Ending(reward, str(body.get("task", "")), str(body.get("harness", "")))
 
 
 async def _gone(request: HttpRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from whippletree.errors import SandboxError
@@ -34,6 +35,16 @@ class SandboxLimits:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SandboxError(f"the sandbox limit {name} must be positive, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Furnishing:
+    """What a sandbox holds for a program of its own, besides the task's files."""
+
+    mounts: Mapping[str, Path]
+    """Absolute path inside -> directory of the host, read-only."""
+    limits: SandboxLimits | None = None
+    """Replace the run's for this sandbox."""
 
 
 class Sandboxes(Protocol):

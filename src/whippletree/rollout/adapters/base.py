@@ -95,7 +95,7 @@ class Adapter:
     """Commands that must run before, in the same environment."""
     variants: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
     """`""` is the harness by its plain name; the others are `name:variant`."""
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     """How its side calls are told from the main ones."""
     version_args: tuple[str, ...] = ("--version",)
     memory_mb: int = 4096
