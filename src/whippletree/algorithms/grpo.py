@@ -14,8 +14,9 @@ from torch import Tensor
 
 from whippletree.algorithms.losses import clipped_surrogate
 from whippletree.policy.base import TokenBatch
+from whippletree.trajectory.filters import TreeFilter
 from whippletree.trajectory.samples import group_samples
-from whippletree.types import Group, Sample
+from whippletree.types import CallKind, Group, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,12 @@ class GRPO(BaseModel):
     negative_weight: Annotated[
         float, Field(ge=0, description="Factor of negative advantages; below 1 a small model unlearns less.")
     ] = 1.0
+    kinds: Annotated[
+        tuple[CallKind, ...], Field(min_length=1, description="Kinds of model calls that are trained.")
+    ] = ("main",)
+    max_leaves: Annotated[
+        int, Field(ge=1, description="Leaves of a rollout's call tree, dead ones included; with more it is left out.")
+    ] = 16
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """Turn graded groups into samples whose weights sum to 1 over the batch.
@@ -54,7 +61,8 @@ class GRPO(BaseModel):
             if np.ptp(rewards) == 0:
                 continue
             with_signal += 1
-            found, statistics = group_samples(group, self.advantages(rewards).tolist())
+            tree_filter = TreeFilter(self.kinds, self.max_leaves)
+            found, statistics = group_samples(group, self.advantages(rewards).tolist(), tree_filter)
             counts.update(statistics)
             share = np.float32(1.0 / len(usable))
             samples += [replace(sample, weights=sample.weights * share) for sample in found]
