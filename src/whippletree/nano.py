@@ -170,7 +170,7 @@ async def trace(
         await run_whitebox(spec, task, sandbox, expert, rng)
     finally:
         await sandbox.close()
-    calls = [replace(call, kind="auxiliary") if call.index in expert.slipped else call for call in expert.session.calls]
+    calls = [replace(call, kind="auxiliary") if call.index in expert.slipped else call for call in expert.calls]
     tree = CallTree.build(calls)
     said = TreeFilter(kinds=("main", "compaction"))
     return [

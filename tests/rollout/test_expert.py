@@ -51,9 +51,9 @@ def test_every_kind_is_solved_in_every_harness(harness):
     for task, (expert, outcome, reward) in zip(tasks, attempts(harness, tasks), strict=True):
         assert (task.id, reward.value) == (task.id, 1.0)
         assert outcome.stop_reason == StopReason.FINISHED
-        turns = sum(call.kind == "main" for call in expert.session.calls)
+        turns = sum(call.kind == "main" for call in expert.calls)
         assert outcome == Outcome(StopReason.FINISHED, turns)
-        assert all(call.parse_error is None for call in expert.session.calls)
+        assert all(call.parse_error is None for call in expert.calls)
 
 
 def test_slips_are_refused_and_do_no_harm():
@@ -70,7 +70,7 @@ def test_what_the_expert_said_solves_the_task_for_a_policy_too(harness):
     """The same tokens through the whole life of a rollout: boundary, sandbox and grade."""
     asked = assignment("move_to_folder", 0, harness)
     ((expert, outcome, _),) = attempts(harness, [asked.task])
-    policy = ScriptedPolicy([call.completion_ids for call in expert.session.calls])
+    policy = ScriptedPolicy([call.completion_ids for call in expert.calls])
 
     async def again():
         sandboxes = open_sandboxes(SANDBOX)
@@ -81,7 +81,7 @@ def test_what_the_expert_said_solves_the_task_for_a_policy_too(harness):
 
     rollout = asyncio.run(again())
     assert (rollout.passed, rollout.error, rollout.num_turns) == (True, None, outcome.num_turns)
-    assert [call.kind for call in rollout.calls] == [call.kind for call in expert.session.calls]
+    assert [call.kind for call in rollout.calls] == [call.kind for call in expert.calls]
 
 
 def test_commands_become_calls_under_the_names_that_are_shown():

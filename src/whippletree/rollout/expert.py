@@ -37,7 +37,7 @@ class Dictation:
         return TokenSample(self.ids, np.zeros(len(self.ids), dtype=np.float32), "stop", policy_version=0)
 
 
-class Expert:
+class Expert(CaptureSession):
     """Does the commands one a turn, plans and verifies where the workflow asks for it, and finishes.
 
     With `slips`, a share of its turns is a slip that the harness refuses: a call before the plan or instead of the
@@ -54,6 +54,7 @@ class Expert:
         files: Mapping[str, str] | None = None,
         slips: float = 0.0,
         rng: random.Random | None = None,
+        rollout_id: str = "expert",
     ) -> None:
         self.spec, self.commands, self.renderer = spec, list(commands), renderer
         self.files = files or {}
@@ -61,20 +62,18 @@ class Expert:
         self.slipped: list[int] = []
         """Indices of the calls that are slips."""
         self.dictation = Dictation()
-        self.session = CaptureSession(
-            "expert", self.dictation, renderer, Sampling(), seed=0, max_calls=None, max_tokens=None
-        )
+        super().__init__(rollout_id, self.dictation, renderer, Sampling(), seed=0)
         self.planned = not spec.workflow.plan_first
         self.left = list(commands)
 
     async def complete(self, request: Request) -> Completion:
         message = self.slip(request) or self.answer(request)
         self.dictation.ids = self.renderer.encode_completion(message)
-        return await self.session.complete(request)
+        return await super().complete(request)
 
     def slip(self, request: Request) -> Message | None:
         """A mistake in handling the harness now and then, never two in a row."""
-        index = len(self.session.calls)
+        index = len(self.calls)
         just_slipped = bool(self.slipped) and self.slipped[-1] >= index - 1
         if request.kind != "main" or just_slipped or self.rng.random() >= self.slips:
             return None
