@@ -197,9 +197,10 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
     """
     harnesses = Harnesses(config.harnesses)
     tasks = task_source(config.tasks)
+    space = harnesses.space
     plan = Plan(
-        space=harnesses.space,
-        harnesses=harness_set(harnesses.space, config.harnesses.train, config.seed).names,
+        harnesses=harness_set(space, config.harnesses.train, config.seed).names,
+        distance=lambda a, b: space.distance(space.parse(a), space.parse(b)),
         tasks=tasks.tasks(config.tasks.split),
         batch_size=config.batch_size,
         group_size=config.group_size,

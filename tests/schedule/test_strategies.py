@@ -16,7 +16,11 @@ SHAPES = {"batch_size": st.integers(1, 9), "num_tasks": st.integers(1, 40), "see
 
 def make_plan(batch_size=4, num_tasks=100, seed=0, harnesses=PAPER_TRAINING):
     tasks = [Task(f"t{i}", "test", "train", "kind", 1, "do it") for i in range(num_tasks)]
-    return Plan(PAPER_SPACE, tuple(harnesses), tasks, batch_size, group_size=3, seed=seed)
+    return Plan(tuple(harnesses), differing_factors, tasks, batch_size, group_size=3, seed=seed)
+
+
+def differing_factors(one, other):
+    return PAPER_SPACE.distance(PAPER_SPACE.parse(one), PAPER_SPACE.parse(other))
 
 
 def steps(strategy, plan, count):
@@ -116,7 +120,7 @@ def test_locality_moves_to_a_nearest_neighbour_which_in_the_papers_set_is_two_fa
     found = steps(Locality(), make_plan(seed=seed), 12)
     for anchor, neighbour in zip(found[::2], found[1::2], strict=True):
         for a, b in zip(harnesses(anchor), harnesses(neighbour), strict=True):
-            assert PAPER_SPACE.distance(PAPER_SPACE.parse(a), PAPER_SPACE.parse(b)) == 2
+            assert differing_factors(a, b) == 2
 
 
 def test_locality_goes_outwards_and_meets_no_harness_twice():
@@ -124,8 +128,7 @@ def test_locality_goes_outwards_and_meets_no_harness_twice():
     for slot in range(3):
         met = [harnesses(step)[slot] for step in found]
         assert sorted(met) == sorted(PAPER_TRAINING)
-        anchor = PAPER_SPACE.parse(met[0])
-        distances = [PAPER_SPACE.distance(anchor, PAPER_SPACE.parse(name)) for name in met]
+        distances = [differing_factors(met[0], name) for name in met]
         assert distances == sorted(distances)
 
 
@@ -140,10 +143,7 @@ def test_neighbours_at_the_same_distance_take_turns():
     for anchor, neighbour in pairs:
         reached.setdefault(anchor, set()).add(neighbour)
     at_two = {
-        anchor: {
-            n for n in PAPER_TRAINING if PAPER_SPACE.distance(PAPER_SPACE.parse(anchor), PAPER_SPACE.parse(n)) == 2
-        }
-        for anchor in PAPER_TRAINING
+        anchor: {name for name in PAPER_TRAINING if differing_factors(anchor, name) == 2} for anchor in PAPER_TRAINING
     }
     assert reached == at_two
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whippletree.harness.space import HarnessSpace
 from whippletree.types import Assignment, Group, Json, Task
 
 TASKS, ANCHORS, TIES, INDEPENDENT = range(4)
@@ -21,9 +20,10 @@ TASKS, ANCHORS, TIES, INDEPENDENT = range(4)
 class Plan:
     """The material of a schedule: every step takes `batch_size` tasks, `group_size` rollouts each."""
 
-    space: HarnessSpace
     harnesses: tuple[str, ...]
     """The training set, in the design's order."""
+    distance: Callable[[str, str], int]
+    """Of two harnesses by name: how many factors differ."""
     tasks: Sequence[Task]
     batch_size: int
     group_size: int

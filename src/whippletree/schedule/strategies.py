@@ -97,8 +97,6 @@ def anchors(plan: Plan, block: int) -> list[str]:
 def neighbours(plan: Plan, anchor: str, place: int) -> list[str]:
     """The training set by distance from the anchor, itself first; ties are in an order drawn for the place."""
     tie = plan.rng(TIES, place).permutation(len(plan.harnesses))
-    configs = [plan.space.parse(name) for name in plan.harnesses]
-    centre = plan.space.parse(anchor)
-    distances = [plan.space.distance(centre, config) for config in configs]
-    order = sorted(range(len(configs)), key=lambda index: (distances[index], tie[index]))
+    distances = [plan.distance(anchor, name) for name in plan.harnesses]
+    order = sorted(range(len(plan.harnesses)), key=lambda index: (distances[index], tie[index]))
     return [plan.harnesses[index] for index in order]
