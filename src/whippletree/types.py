@@ -5,6 +5,7 @@ Everything here is frozen and does no I/O. Token data are numpy arrays of one le
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -226,6 +227,20 @@ class Sandbox(Protocol):
     """Where commands run. One per rollout; `workspace` is the host's view of the directory it may change."""
 
     workspace: Path
+    home: Path
+    """The host's view of the HOME of a furnished sandbox's program."""
+
+    def inside(self, path: Path) -> str:
+        """How processes in the sandbox see a host path below the workspace, the home or the program's directory."""
+        ...
+
+    def write_home(self, files: Mapping[str, str]) -> None:
+        """Put files (path below HOME -> text) into a furnished sandbox, before a command of the agent has run in it."""
+        ...
+
+    async def listen(self) -> socket.socket:
+        """A listening TCP socket on 127.0.0.1 as the sandbox's processes see it, which accepts connections here."""
+        ...
 
     async def run(self, command: str) -> ExecResult:
         """Run in the persistent shell; a timeout is a result, a dead sandbox raises SandboxError."""
@@ -322,9 +337,12 @@ class Sample:
     advantages: Floats
     temperature: float = 1.0
     rollout_id: str = ""
+    columns: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    """What else a loss needs of each token, by name (see `whippletree.algorithms.losses`)."""
 
     def __post_init__(self) -> None:
-        lengths = {len(self.ids), len(self.weights), len(self.rollout_logprobs), len(self.advantages)}
+        arrays = (self.ids, self.weights, self.rollout_logprobs, self.advantages, *self.columns.values())
+        lengths = set(map(len, arrays))
         if len(lengths) != 1:
             raise ValueError(f"arrays of a Sample must have one length, got lengths {sorted(lengths)}")
 

@@ -6,16 +6,20 @@ is a function of per-token tensors, so that an algorithm needs no knowledge of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from whippletree.chat.base import Renderer
 from whippletree.types import Floats, Ids, Sample, Sampler
+
+CriticKind = Literal["model", "head"]
+"""A trunk of its own that begins as a copy of the policy's, or a linear head on the policy's states."""
+Scorer = Literal["policy", "reference", "critic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,28 @@ class TokenBatch:
     rollout_logprobs_N: Tensor
     advantages_N: Tensor
     weights_N: Tensor
+    values_N: Tensor | None = None
+    """The critic's, of the states before the tokens; carries its gradient. None where the policy has no critic."""
+    columns_N: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """`Sample.columns`."""
 
 
 class Loss(Protocol):
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """The scalar to minimise, a sum over the tokens, and statistics that are sums over the tokens too."""
+        """The scalar to minimise, a sum over the tokens, and statistics.
+
+        Statistics are sums over the tokens too, or maxima where the name ends in `_max`.
+        """
         ...
+
+
+def add_statistics(totals: dict[str, float], statistics: Mapping[str, float]) -> None:
+    """Take in what the loss says of one more micro-batch."""
+    for name, value in statistics.items():
+        if name.endswith("_max"):
+            totals[name] = max(totals.get(name, value), value)
+        else:
+            totals[name] = totals.get(name, 0.0) + value
 
 
 class Policy(Sampler, Protocol):
@@ -52,12 +72,34 @@ class Policy(Sampler, Protocol):
         """Per sequence the trainer's log-probability of each token after the first, shape (T - 1,)."""
         ...
 
+    def keep_reference(self, path: Path | None = None) -> None:
+        """Keep the present weights, or those of a model of the same architecture, to score with them later."""
+        ...
+
+    def add_critic(self, kind: CriticKind, *, lr: float) -> None:
+        """Learn values beside the policy, with an optimizer and a gradient norm of their own."""
+        ...
+
+    async def score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
+        """Per sample and trained token, 0 elsewhere, shape (T,): what the present weights say of it.
+
+        The log-probability at the sample's temperature under the policy or the reference, or the critic's value of the
+        state before the token. Raises PolicyError where there is no reference or no critic.
+        """
+        ...
+
     async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
-        """Add the gradient of the loss over all samples; returns the loss's statistics, summed."""
+        """Add the gradient of the loss over all samples; returns the loss's statistics of all of them.
+
+        Raises PolicyError for a sample that is longer than the context.
+        """
         ...
 
     async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
-        """Apply and clear the gradient; returns `grad_norm` before clipping."""
+        """Apply and clear the gradient; returns `grad_norm` before clipping, and `critic_grad_norm` with a critic.
+
+        Where a loss or a gradient was not finite since the last step, nothing is applied and `skipped_update` is 1.
+        """
         ...
 
     async def publish(self) -> float:
@@ -70,7 +112,7 @@ class Policy(Sampler, Protocol):
     def save(self, path: Path, *, optimizer: bool = True) -> None: ...
 
     def load(self, path: Path) -> None:
-        """Take weights, and the optimizer's state where it was saved."""
+        """Take weights, and the states of optimizer and critic where they were saved."""
         ...
 
     async def close(self) -> None: ...

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,13 +30,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportUnusedImport]  (registers nano)
 from whippletree.chat.base import Renderer
 from whippletree.errors import ContextOverflow, PolicyError
-from whippletree.policy.base import Loss, TokenBatch
-from whippletree.policy.prefix import hidden_states
+from whippletree.policy.base import CriticKind, Loss, Scorer, add_statistics
+from whippletree.policy.critic import Critic
+from whippletree.policy.reference import Reference
 from whippletree.policy.slots import Job, SlotDecoder, output_logits
-from whippletree.trajectory.packing import Family, micro_batches
+from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
+from whippletree.trajectory.packing import micro_batches
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 PROBE_TOKENS = 64
 """Half of them prompt, half of them sampled."""
@@ -63,6 +69,10 @@ class LocalPolicy:
         self.cpu_s = {"sampling": 0.0, "learning": 0.0}
         """CPU seconds of the policy's thread so far."""
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        self.critic: Critic | None = None
+        self.reference: Reference | None = None
+        self._broken_loss = False
+        """Whether a loss since the last step was not finite."""
         self._decoder = SlotDecoder(model, num_slots=num_slots, max_context=max_context)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._workers = 0
@@ -161,7 +171,7 @@ class LocalPolicy:
             for sequence in ids:
                 tokens = torch.from_numpy(sequence)
                 hidden = self.model.base_model(input_ids=tokens[None], use_cache=False).last_hidden_state[0, :-1]
-                logprobs, _ = self._score(hidden, tokens[1:], torch.full((len(tokens) - 1,), temperature))
+                logprobs, _ = score_tokens(self.model, hidden, tokens[1:], torch.full((len(tokens) - 1,), temperature))
                 found.append(logprobs.numpy())
         return found
 
@@ -169,58 +179,68 @@ class LocalPolicy:
         return await self._in_thread("learning", self._forward_backward, samples, loss)
 
     def _forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
+        self._refuse_too_long(samples)
         totals: dict[str, float] = {}
         for batch in micro_batches(samples, self.micro_batch_tokens):
-            value, statistics = loss(self._token_batch(samples, batch))
-            value.backward()
-            for name, total in statistics.items():
-                totals[name] = totals.get(name, 0.0) + total
+            value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
+            if torch.isfinite(value):
+                value.backward()
+                add_statistics(totals, statistics)
+            else:
+                self._broken_loss = True
+                concerned = sorted({samples[row].rollout_id for family in batch for row in family.rows})
+                log.warning(
+                    "update %d is skipped: the loss over these rollouts is %s: %s",
+                    self.version + 1, value.item(), ", ".join(concerned),
+                )  # fmt: skip
         return totals
 
-    def _token_batch(self, samples: Sequence[Sample], batch: Sequence[Family]) -> TokenBatch:
-        rows = [(samples[row], family.prefix) for family in batch for row in family.rows]
-        trained = [torch.from_numpy(np.flatnonzero(sample.weights[1:])) for sample, _ in rows]
-        hidden = hidden_states(self.model, samples, batch)
-        states = torch.cat([state[at - prefix] for state, at, (_, prefix) in zip(hidden, trained, rows, strict=True)])
+    def _refuse_too_long(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            if len(sample.ids) > self.max_context:
+                raise PolicyError(
+                    f"a sample of rollout '{sample.rollout_id}' has {len(sample.ids)} tokens, more than the context of "
+                    f"{self.max_context}; raise policy.max_context to what the samples were made with"
+                )
 
-        def of_tokens(name: str) -> Tensor:
-            arrays = [torch.from_numpy(getattr(sample, name)) for sample, _ in rows]
-            return torch.cat([array[at + 1] for array, at in zip(arrays, trained, strict=True)])
+    def keep_reference(self, path: Path | None = None) -> None:
+        self.reference = Reference(self.model, self.model if path is None else load_model(path))
 
-        temperatures = torch.cat(
-            [torch.full((len(at),), sample.temperature) for at, (sample, _) in zip(trained, rows, strict=True)]
-        )
-        logprobs, entropy = self._score(states, of_tokens("ids"), temperatures)
-        return TokenBatch(
-            logprobs,
-            entropy,
-            rollout_logprobs_N=of_tokens("rollout_logprobs"),
-            advantages_N=of_tokens("advantages"),
-            weights_N=of_tokens("weights"),
-        )
+    def add_critic(self, kind: CriticKind, *, lr: float) -> None:
+        self.critic = Critic(self.model, kind, lr=lr)
 
-    def _score(self, states_ND: Tensor, ids_N: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of the tokens ids_N, each from the state before it, shape (N,).
+    async def score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
+        return await self._in_thread("learning", self._score, samples, by)
 
-        Greedy tokens (temperature 0) are scored at temperature 1, as the sampler does.
-        """
-        temperatures_N = temperatures_N.masked_fill(temperatures_N == 0, 1.0)
-        logits_NV = output_logits(self.model, states_ND) / temperatures_N[:, None]
-        every_NV = torch.log_softmax(logits_NV, -1)
-        entropy = -(every_NV.exp() * every_NV).sum(-1)
-        return every_NV.gather(1, ids_N[:, None])[:, 0], entropy
+    def _score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
+        self._refuse_too_long(samples)
+        if by == "critic":
+            if self.critic is None:
+                raise PolicyError('this policy has no critic; a run with algorithm.type = "ppo" adds one as it opens')
+            return scores(samples, self.micro_batch_tokens, partial(values_of, self.critic, self.model))
+        if by == "reference" and self.reference is None:
+            raise PolicyError("this policy has no reference; a run with algorithm.kl above 0 keeps one as it opens")
+        with self.reference.in_place() if by == "reference" and self.reference else nullcontext():
+            return scores(samples, self.micro_batch_tokens, partial(logprobs_of, self.model))
 
     async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
         return await self._in_thread("learning", self._optim_step, lr, max_grad_norm)
 
     def _optim_step(self, lr: float, max_grad_norm: float) -> dict[str, float]:
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if torch.isfinite(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return {"grad_norm": float(norm), "skipped_update": float(not torch.isfinite(norm))}
+        learners: dict[str, tuple[torch.nn.Module, torch.optim.Optimizer]] = {"grad_norm": (self.model, self.optimizer)}
+        if self.critic is not None:
+            learners["critic_grad_norm"] = (self.critic, self.critic.optimizer)
+        clip = torch.nn.utils.clip_grad_norm_
+        norms = {name: float(clip(module.parameters(), max_grad_norm)) for name, (module, _) in learners.items()}
+        skipped = self._broken_loss or not all(map(math.isfinite, norms.values()))
+        self._broken_loss = False
+        for _, optimizer in learners.values():
+            if not skipped:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return {**norms, "skipped_update": float(skipped)}
 
     async def publish(self) -> float:
         self.version += 1
@@ -253,6 +273,8 @@ class LocalPolicy:
         self.renderer.save(path)
         if optimizer:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
+            if self.critic is not None:
+                self.critic.save(path)
 
     def load(self, path: Path) -> None:
         loaded, own = load_model(path).state_dict(), self.model.state_dict()
@@ -268,6 +290,8 @@ class LocalPolicy:
             state: dict[str, Any] = torch.load(trainer, weights_only=True)
             self.version = state["version"]
             self.optimizer.load_state_dict(state["optimizer"])
+            if self.critic is not None:
+                self.critic.load(path)
         self._decoder.forget()
 
     def fingerprint(self) -> str:
