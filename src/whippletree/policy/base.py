@@ -72,7 +72,7 @@ class Policy(Sampler, Protocol):
         """Per sequence the trainer's log-probability of each token after the first, shape (T - 1,)."""
         ...
 
-    def keep_reference(self, path: Path | None = None) -> None:
+    def keep_reference(self, path: Path | str | None = None) -> None:
         """Keep the present weights, or those of a model of the same architecture, to score with them later."""
         ...
 
@@ -92,6 +92,13 @@ class Policy(Sampler, Protocol):
         """Add the gradient of the loss over all samples; returns the loss's statistics of all of them.
 
         Raises PolicyError for a sample that is longer than the context.
+        """
+        ...
+
+    async def gradient_sketch(self, size: int, seed: int) -> Floats:
+        """Random projection of the gradient since the last step, before clipping, shape (size,); see `policy.sketch`.
+
+        Zeros where there is no gradient, empty where `size` is 0. A critic of its own has no part in it.
         """
         ...
 

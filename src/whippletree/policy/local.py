@@ -33,6 +33,7 @@ from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.policy.base import CriticKind, Loss, Scorer, add_statistics
 from whippletree.policy.critic import Critic
 from whippletree.policy.reference import Reference
+from whippletree.policy.sketch import gradient_sketch
 from whippletree.policy.slots import Job, SlotDecoder, output_logits
 from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
 from whippletree.trajectory.packing import micro_batches
@@ -203,7 +204,7 @@ class LocalPolicy:
                     f"{self.max_context}; raise policy.max_context to what the samples were made with"
                 )
 
-    def keep_reference(self, path: Path | None = None) -> None:
+    def keep_reference(self, path: Path | str | None = None) -> None:
         self.reference = Reference(self.model, self.model if path is None else load_model(path))
 
     def add_critic(self, kind: CriticKind, *, lr: float) -> None:
@@ -222,6 +223,10 @@ class LocalPolicy:
             raise PolicyError("this policy has no reference; a run with algorithm.kl above 0 keeps one as it opens")
         with self.reference.in_place() if by == "reference" and self.reference else nullcontext():
             return scores(samples, self.micro_batch_tokens, partial(logprobs_of, self.model))
+
+    async def gradient_sketch(self, size: int, seed: int) -> Floats:
+        gradients = ((name, parameter.grad) for name, parameter in self.model.named_parameters())
+        return await self._in_thread("learning", gradient_sketch, gradients, size, seed)
 
     async def optim_step(self, *, lr: float, max_grad_norm: float) -> dict[str, float]:
         return await self._in_thread("learning", self._optim_step, lr, max_grad_norm)
