@@ -6,8 +6,11 @@ read from unchanged items stay valid, but for the last of them, and a long histo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import isfinite
 from typing import Protocol
 
 from whippletree.errors import WhippletreeError
@@ -88,23 +91,40 @@ CONTEXT_LENGTH = "prompt is too long"
 # ---- reading JSON ------------------------------------------------------------------------------------------------
 
 
+_DEPTH = 100
+"""Levels of nesting that are kept; what writes JSON gives up somewhat further down."""
+
+
+def shown(value: Json) -> str:
+    """A value for a message, however large or deep it is."""
+    plain = value is None or isinstance(value, str | int | float)
+    return repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
+
+
 def text_of(value: Json, where: str) -> str:
     """Raises DialectError that names the place where it is no string."""
     if not isinstance(value, str):
-        raise DialectError(f"{where} must be a string, got {type(value).__name__}")
+        raise DialectError(f"{where} must be a string, got {shown(value)}")
     return value
 
 
 def object_of(value: Json, where: str) -> Mapping[str, Json]:
     if not isinstance(value, dict):
-        raise DialectError(f"{where} must be an object, got {type(value).__name__}")
+        raise DialectError(f"{where} must be an object, got {shown(value)}")
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def list_of(value: Json, where: str) -> list[Json]:
     if not isinstance(value, list):
-        raise DialectError(f"{where} must be a list, got {type(value).__name__}")
+        raise DialectError(f"{where} must be a list, got {shown(value)}")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def texts_of(value: Json, where: str) -> tuple[str, ...]:
+    """A list of strings, empty where there is none."""
+    if value is None:
+        return ()
+    return tuple(text_of(each, f"{where}[{i}]") for i, each in enumerate(list_of(value, where)))
 
 
 def count_of(value: Json, where: str) -> int | None:
@@ -112,5 +132,62 @@ def count_of(value: Json, where: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DialectError(f"{where} must be a whole number above 0, got {value!r}")
+        raise DialectError(f"{where} must be a whole number above 0, got {shown(value)}")
     return value
+
+
+def flag_of(value: Json, where: str) -> bool:
+    """False where there is none."""
+    if value is not None and not isinstance(value, bool):
+        raise DialectError(f"{where} must be true or false, got {shown(value)}")
+    return bool(value)
+
+
+def json_of(value: Json, where: str) -> Json:
+    """Any value that is kept as it is. Raises DialectError where it could not be written again: no number (NaN,
+    infinities), or nested too deeply."""
+    level: list[Json] = [value]
+    for _ in range(_DEPTH):
+        if any(isinstance(node, float) and not isfinite(node) for node in level):
+            raise DialectError(f"{where} holds a number that is not finite")
+        lists: list[list[Json]] = [node for node in level if isinstance(node, list)]
+        objects: list[dict[str, Json]] = [node for node in level if isinstance(node, dict)]
+        level = [*chain.from_iterable(lists), *chain.from_iterable(node.values() for node in objects)]
+        if not level:
+            return value
+    raise DialectError(f"{where} is nested deeper than {_DEPTH} levels")
+
+
+# ---- arguments of tools, and JSON written -----------------------------------------------------------------------
+
+_UNPARSED = "__unparsedToolInput"
+"""The name under which claude-code, too, keeps arguments that are no JSON object."""
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def ascii_json(value: Json) -> str:
+    """Compact JSON that any client can decode, halves of surrogate pairs included."""
+    return _ENCODER.encode(value)
+
+
+def arguments_object(text: str) -> dict[str, Json] | None:
+    """Arguments of a tool call as an object, None where they are no JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def unparsed(text: str) -> dict[str, Json]:
+    """An object that stands for arguments that are none; `arguments_text` turns it back."""
+    return {_UNPARSED: {"raw": text, "len": len(text)}}
+
+
+def arguments_text(value: Json, where: str) -> str:
+    """Arguments that were sent as an object, as JSON text. Raises DialectError."""
+    arguments = object_of(json_of(value, where), where)
+    kept = arguments.get(_UNPARSED)
+    if len(arguments) == 1 and isinstance(kept, dict) and isinstance(raw := kept.get("raw"), str):  # pyright: ignore
+        return raw
+    return json.dumps(arguments, ensure_ascii=False)
