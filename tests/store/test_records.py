@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whippletree.store import records
-from whippletree.types import ModelCall, Reward, Rollout, Score, StopReason
+from whippletree.store import records, words
+from whippletree.types import Exchange, Message, ModelCall, Reward, Rollout, Score, StopReason, Tool, ToolCall
 
 
 def same_call(a: ModelCall, b: ModelCall) -> bool:
@@ -14,9 +14,34 @@ def same_call(a: ModelCall, b: ModelCall) -> bool:
     )
 
 
+TEXT = st.text(st.characters(), max_size=8)  # with lone surrogates, which JSON can escape and UTF-8 cannot hold
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+OBJECTS = st.dictionaries(TEXT, JSON, max_size=2)
+TOOLS = st.lists(st.builds(Tool, TEXT, TEXT, OBJECTS), max_size=2).map(tuple)
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    TEXT,
+    st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    st.none() | TEXT,
+    TEXT,
+)
+
+
+@st.composite
+def exchanges(draw, tools):
+    messages = tuple(draw(st.lists(MESSAGES, max_size=2)))
+    return Exchange(draw(st.none() | st.integers(0, 9)), messages, draw(MESSAGES), draw(tools), draw(OBJECTS))
+
+
 @st.composite
 def model_calls(draw):
     calls = []
+    tools = st.sampled_from(draw(st.lists(TOOLS, min_size=1, max_size=2)))
     known = []
     for index in range(draw(st.integers(0, 5))):
         tail = draw(st.lists(st.integers(0, 2**31 - 1), max_size=6))
@@ -35,6 +60,7 @@ def model_calls(draw):
                 temperature=0.7,
                 parse_error=draw(st.sampled_from([None, "no JSON"])),
                 cached_tokens=2,
+                exchange=draw(st.none() | exchanges(tools)),
             )
         )
     return tuple(calls)
@@ -43,8 +69,10 @@ def model_calls(draw):
 @settings(deadline=None)
 @given(model_calls())
 def test_calls_come_back_equal(calls):
-    rows = [row[1:] for row in records.call_rows(1, calls)]
-    back = records.calls_of(rows)
+    lists = words.tool_lists(calls)
+    table = {found.hash: found.blob for found in lists}
+    rows = [row[1:] for row in records.call_rows(1, calls, lists)]
+    back = records.calls_of(rows, lambda hash: words.tools_of(table[hash]))
     assert len(back) == len(calls)
     assert all(same_call(a, b) for a, b in zip(calls, back, strict=True))
 
@@ -55,6 +83,21 @@ def test_a_growing_prompt_is_stored_once():
     calls = [ModelCall(i, "main", ids[: 1000 * (i + 1)], none, none.astype(np.float32), 0, "stop") for i in range(10)]
     stored = sum(len(row[5]) for row in records.call_rows(1, calls))
     assert stored == 4 * len(ids)
+
+
+def test_a_tool_list_is_told_once_whoever_repeats_it():
+    none = np.empty(0, np.int64)
+
+    def call(index: int, *names: str) -> ModelCall:
+        tools = tuple(Tool(name, "Runs.", {"type": "object"}) for name in names)
+        said = Exchange(None, (), Message("assistant", ""), tools)
+        return ModelCall(index, "main", none, none, none.astype(np.float32), 0, "stop", exchange=said)
+
+    calls = [call(0, "bash"), call(1, "bash", "read"), call(2, "bash"), call(3)]
+    lists = words.tool_lists(calls)
+    assert [len(found.tools) for found in lists] == [1, 2]
+    hashes = [row[-1] for row in records.call_rows(1, calls, lists)]
+    assert hashes == [lists[0].hash, lists[1].hash, lists[0].hash, None]
 
 
 def test_rollouts_and_scores_come_back_equal():
@@ -71,6 +114,7 @@ def test_rollouts_and_scores_come_back_equal():
         None,
         4,
         {"total": 1.5},
+        {"continuation": 3, "fork:retry": 1},
     )
     broken = Rollout("r2", "t", "copy", "S0T1", 3, "evaluate", (), None, StopReason.ERROR, "sandbox died")
     for rollout in (graded, broken):

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,18 @@ from whippletree.errors import StoreError
 from whippletree.store import disk
 from whippletree.store.listing import list_runs
 from whippletree.store.run_dir import RunStore, StepRecord
-from whippletree.types import ModelCall, Reward, Rollout, Score, StopReason
+from whippletree.store.where import where
+from whippletree.types import Exchange, Message, ModelCall, Reward, Rollout, Score, StopReason, Tool
+
+BASH = Tool("bash", "Runs a command.", {"type": "object"})
+SAID = Exchange(None, (Message("user", "go"),), Message("assistant", "done"), (BASH,), {"temperature": 0.2})
 
 
 def rollout(id_: str, step: int, purpose="train", tokens: int = 5) -> Rollout:
-    ids = np.arange(tokens)
-    calls = tuple(ModelCall(i, "main", ids, ids + i, -ids.astype(np.float32), step, "stop") for i in range(2))
-    return Rollout(id_, "task", "copy", "S0T1", step, purpose, calls, Reward(1.0), StopReason.FINISHED)
+    ids, logprobs = np.arange(tokens), -np.arange(tokens, dtype=np.float32)
+    calls = tuple(ModelCall(i, "main", ids, ids + i, logprobs, step, "stop", exchange=SAID) for i in range(2))
+    made = Rollout(id_, "task", "copy", "S0T1", step, purpose, calls, Reward(1.0), StopReason.FINISHED)
+    return replace(made, counts={"continuation": 1})
 
 
 def weights(step: int):
@@ -59,6 +65,9 @@ def test_what_is_written_is_read_back(store):
     assert [c.completion_ids.tolist() for c in calls] == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
     whole = store.rollouts(step=1, with_calls=True)[2]
     assert np.array_equal(whole.calls[1].logprobs, calls[1].logprobs)
+    assert (whole.counts, whole.calls[1].exchange) == ({"continuation": 1}, SAID)
+    assert store.rollout("1-2").calls[0].exchange.tools is whole.calls[0].exchange.tools
+    assert [r.id for r in store.select(where(["step=0", "id=*-1"]))] == ["0-1"]
     with pytest.raises(StoreError, match="no rollout 'x'"):
         store.calls("x")
 
@@ -191,6 +200,42 @@ def test_a_newer_schema_and_a_foreign_database_are_refused(store):
     change_database(store.path, "application_id=1")
     with pytest.raises(StoreError, match="another program"):
         RunStore.open(store.path)
+
+
+DOWNGRADE = """
+ALTER TABLE rollouts DROP COLUMN counts;
+ALTER TABLE calls DROP COLUMN exchange;
+ALTER TABLE calls DROP COLUMN tools;
+DROP TABLE tool_lists;
+PRAGMA user_version=1;
+"""
+
+
+def schema_of(path: Path) -> list[tuple]:
+    with sqlite3.connect(path / "run.sqlite") as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+        found = [(table, *column) for table in tables for column in db.execute(f"PRAGMA table_info({table})")]
+    db.close()
+    return found
+
+
+def test_a_run_without_words_is_read_as_it_is_and_written_on_as_a_run_with_words(store):
+    do_step(store, 0)
+    store.close()
+    schema = schema_of(store.path)
+    db = sqlite3.connect(store.path / "run.sqlite")
+    db.executescript(DOWNGRADE)
+    db.close()
+    with RunStore.open(store.path, read_only=True) as reader:
+        old = reader.rollouts(with_calls=True)
+        assert [r.id for r in reader.select(where(["passed=true"]))] == ["0-0", "0-1", "0-2"]
+        with RunStore.open(store.path) as writer:
+            do_step(writer, 1)
+            assert [r.calls[0].exchange for r in writer.rollouts(with_calls=True)] == [None] * 3 + [SAID] * 3
+        assert [r.calls[0].exchange for r in reader.rollouts(with_calls=True)] == [None] * 3 + [SAID] * 3
+    assert all(r.counts == {} and c.exchange is None for r in old for c in r.calls)
+    assert [c.completion_ids.tolist() for c in old[2].calls] == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    assert schema_of(store.path) == schema
 
 
 def test_runs_are_listed_with_their_state(tmp_path, store):

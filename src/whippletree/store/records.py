@@ -2,26 +2,29 @@
 
 Invariant: reading a written record gives an equal record. Token ids are int32 and log-probabilities float32, little
 endian. A prompt mostly repeats the call before it, so only the part after the common prefix is stored.
+What calls said is in `words`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from whippletree.store import words
 from whippletree.types import Ids, ModelCall, Reward, Rollout, Score, StopReason
 
 Row = tuple[Any, ...]
 
 ROLLOUT_COLUMNS = (
-    "id, task_id, task_kind, harness, step, purpose, reward, reward_parts, stop_reason, error, num_turns, timings_s"
+    "id, task_id, task_kind, harness, step, purpose, reward, reward_parts, stop_reason, error, num_turns, timings_s, "
+    "counts"
 )
 CALL_COLUMNS = (
     'position, "index", kind, shared, prompt_tail, completion_ids, logprobs, policy_version, finish_reason, '
-    "temperature, parse_error, cached_tokens"
+    "temperature, parse_error, cached_tokens, exchange, tools"
 )
 SCORE_COLUMNS = "harness, task_id, task_kind, passes, rewards"
 
@@ -42,12 +45,13 @@ def rollout_row(rollout: Rollout) -> Row:
         rollout.error,
         rollout.num_turns,
         json.dumps(dict(rollout.timings_s)),
+        json.dumps(dict(rollout.counts)),
     )
 
 
 def rollout_of(row: Row, calls: tuple[ModelCall, ...]) -> Rollout:
     """The rollout of a row of ROLLOUT_COLUMNS."""
-    id_, task_id, task_kind, harness, step, purpose, reward, parts, stop_reason, error, num_turns, timings_s = row
+    id_, task_id, task_kind, harness, step, purpose, reward, parts, stop_reason, error, num_turns, timings, counts = row
     return Rollout(
         id=id_,
         task_id=task_id,
@@ -60,12 +64,13 @@ def rollout_of(row: Row, calls: tuple[ModelCall, ...]) -> Rollout:
         stop_reason=StopReason(stop_reason),
         error=error,
         num_turns=num_turns,
-        timings_s=json.loads(timings_s),
+        timings_s=json.loads(timings),
+        counts=json.loads(counts),
     )
 
 
-def call_rows(key: int, calls: Iterable[ModelCall]) -> Iterator[Row]:
-    """Values of (rollout, *CALL_COLUMNS), one row a call, in order."""
+def call_rows(key: int, calls: Iterable[ModelCall], lists: Sequence[words.ToolList] = ()) -> Iterator[Row]:
+    """Values of (rollout, *CALL_COLUMNS), one row a call, in order; `lists` are `words.tool_lists(calls)`."""
     known = np.empty(0, np.int64)
     for position, call in enumerate(calls):
         shared = _common_prefix(known, call.prompt_ids)
@@ -83,16 +88,19 @@ def call_rows(key: int, calls: Iterable[ModelCall]) -> Iterator[Row]:
             call.temperature,
             call.parse_error,
             call.cached_tokens,
+            None if call.exchange is None else words.exchange_blob(call.exchange),
+            words.hash_among(lists, call),
         )
         known = np.concatenate((call.prompt_ids, call.completion_ids))
 
 
-def calls_of(rows: Iterable[Row]) -> tuple[ModelCall, ...]:
-    """The calls of one rollout from its rows of CALL_COLUMNS, in the order of `position`."""
+def calls_of(rows: Iterable[Row], tools_of: Callable[[bytes], words.Tools]) -> tuple[ModelCall, ...]:
+    """The calls of one rollout from its rows of CALL_COLUMNS, in order of position; `tools_of` knows hashes."""
     calls: list[ModelCall] = []
     known = np.empty(0, np.int64)
     for row in rows:
-        _, index, kind, shared, tail, completion, logprobs, version, finish, temperature, parse_error, cached = row
+        _, index, kind, shared, tail, completion, logprobs, version, finish, temperature, parse_error, cached = row[:12]
+        exchange, tools = row[12:]
         prompt_ids = np.concatenate((known[:shared], _ids(tail)))
         completion_ids = _ids(completion)
         calls.append(
@@ -107,6 +115,7 @@ def calls_of(rows: Iterable[Row]) -> tuple[ModelCall, ...]:
                 temperature=temperature,
                 parse_error=parse_error,
                 cached_tokens=cached,
+                exchange=None if exchange is None else words.exchange_of(exchange, tools_of(tools) if tools else ()),
             )
         )
         known = np.concatenate((prompt_ids, completion_ids))

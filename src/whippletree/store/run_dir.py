@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import NamedTuple, Self
 
 from whippletree.errors import StoreError
 from whippletree.store import checkpoints as cp
-from whippletree.store import records
+from whippletree.store import records, words
 from whippletree.store.disk import MIN_FREE_BYTES, check_free_space, storing, sync_path, sync_tree
 from whippletree.store.lock import WriteLock
 from whippletree.store.schema import create_database, open_database
+from whippletree.store.where import Where
 from whippletree.types import Json, ModelCall, Purpose, Rollout, Score
 
 KEEP_LAST = 2
@@ -63,6 +64,8 @@ class RunStore:
         self.path = path
         self._db = connection
         self._lock = lock
+        self._tool_lists: dict[bytes, words.Tools] = {}
+        """Those that were read."""
 
     @classmethod
     def create(
@@ -238,17 +241,22 @@ class RunStore:
         self, *, step: int | None = None, purpose: Purpose | None = None, with_calls: bool = False
     ) -> list[Rollout]:
         """Rollouts in the order in which they were stored; `calls` is empty unless `with_calls`."""
-        where, values = _where(step=step, purpose=purpose)
-        query = f"SELECT key, {records.ROLLOUT_COLUMNS} FROM rollouts {where} ORDER BY key"
-        rows = self._db.execute(query, values).fetchall()
-        return [records.rollout_of(row[1:], self._calls(row[0]) if with_calls else ()) for row in rows]
+        clause, values = _where(step=step, purpose=purpose)
+        return list(self._rollouts(clause, values, with_calls))
+
+    def select(self, conditions: Where, *, with_calls: bool = True) -> Iterator[Rollout]:
+        """Rollouts that meet the conditions, in the order in which they were stored, read one after the other."""
+        return self._rollouts(f"WHERE {conditions.sql}", conditions.values, with_calls)
+
+    def rollout(self, id: str) -> Rollout:
+        """One rollout with its calls."""
+        for found in self.select(Where("id = ?", (id,))):
+            return found
+        raise StoreError(f"{self.path} has no rollout {id!r}: `rollouts()` gives the ids")
 
     def calls(self, rollout_id: str) -> tuple[ModelCall, ...]:
         """The calls of one rollout in order."""
-        row = self._db.execute("SELECT key FROM rollouts WHERE id = ?", (rollout_id,)).fetchone()
-        if row is None:
-            raise StoreError(f"{self.path} has no rollout {rollout_id!r}: `rollouts()` gives the ids")
-        return self._calls(row[0])
+        return self.rollout(rollout_id).calls
 
     def metric_names(self) -> list[str]:
         return [name for (name,) in self._db.execute("SELECT DISTINCT name FROM metrics ORDER BY name")]
@@ -300,17 +308,30 @@ class RunStore:
         last = self._db.execute("SELECT coalesce(max(key), 0) FROM rollouts").fetchone()[0]
         for key, rollout in enumerate(rollouts, last + 1):
             self._db.execute(
-                f"INSERT INTO rollouts (key, {records.ROLLOUT_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                f"INSERT INTO rollouts (key, {records.ROLLOUT_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (key, *records.rollout_row(rollout)),
             )
+            lists = words.tool_lists(rollout.calls)
+            self._db.executemany("INSERT OR IGNORE INTO tool_lists VALUES (?, ?)", [found[1:] for found in lists])
             self._db.executemany(
-                f"INSERT INTO calls (rollout, {records.CALL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                records.call_rows(key, rollout.calls),
+                f"INSERT INTO calls (rollout, {records.CALL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                records.call_rows(key, rollout.calls, lists),
             )
+
+    def _rollouts(self, clause: str, values: Iterable[str | float], with_calls: bool) -> Iterator[Rollout]:
+        query = f"SELECT key, {records.ROLLOUT_COLUMNS} FROM rollouts {clause} ORDER BY key"
+        for key, *row in self._db.execute(query, tuple(values)).fetchall():
+            yield records.rollout_of(tuple(row), self._calls(key) if with_calls else ())
 
     def _calls(self, key: int) -> tuple[ModelCall, ...]:
         query = f"SELECT {records.CALL_COLUMNS} FROM calls WHERE rollout = ? ORDER BY position"
-        return records.calls_of(self._db.execute(query, (key,)))
+        return records.calls_of(self._db.execute(query, (key,)), self._tools)
+
+    def _tools(self, hash: bytes) -> words.Tools:
+        if hash not in self._tool_lists:
+            (blob,) = self._db.execute("SELECT tools FROM tool_lists WHERE hash = ?", (hash,)).fetchone()
+            self._tool_lists[hash] = words.tools_of(blob)
+        return self._tool_lists[hash]
 
 
 def _where(**columns: str | int | None) -> tuple[str, list[str | int]]:

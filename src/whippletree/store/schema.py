@@ -1,6 +1,7 @@
 """The tables of `run.sqlite`, and how a connection to them is opened.
 
-Invariant: a database is used only when its application id and schema version are ours.
+Invariant: a database is used only when its application id and schema version are ours. One of version 1, which knew no
+words and no counts, is brought to this version when it is opened for writing, and reads as if it had been.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from whippletree.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x57484950  # "WHIP"
 
 TABLES = """
@@ -22,14 +23,16 @@ CREATE TABLE steps (
 CREATE TABLE rollouts (
     key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, task_kind TEXT NOT NULL,
     harness TEXT NOT NULL, step INTEGER NOT NULL, purpose TEXT NOT NULL, reward REAL, reward_parts TEXT,
-    stop_reason TEXT NOT NULL, error TEXT, num_turns INTEGER NOT NULL, timings_s TEXT NOT NULL);
+    stop_reason TEXT NOT NULL, error TEXT, num_turns INTEGER NOT NULL, timings_s TEXT NOT NULL,
+    counts TEXT NOT NULL DEFAULT '{}');
 CREATE INDEX rollouts_by_step ON rollouts (step, purpose);
 CREATE TABLE calls (
     rollout INTEGER NOT NULL REFERENCES rollouts (key) ON DELETE CASCADE, position INTEGER NOT NULL,
     "index" INTEGER NOT NULL, kind TEXT NOT NULL, shared INTEGER NOT NULL, prompt_tail BLOB NOT NULL,
     completion_ids BLOB NOT NULL, logprobs BLOB NOT NULL, policy_version INTEGER NOT NULL, finish_reason TEXT NOT NULL,
-    temperature REAL NOT NULL, parse_error TEXT, cached_tokens INTEGER NOT NULL);
+    temperature REAL NOT NULL, parse_error TEXT, cached_tokens INTEGER NOT NULL, exchange BLOB, tools BLOB);
 CREATE UNIQUE INDEX calls_by_rollout ON calls (rollout, position);
+CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE metrics (
     step INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (name, step)) WITHOUT ROWID;
 CREATE TABLE scores (
@@ -37,6 +40,21 @@ CREATE TABLE scores (
     task_kind TEXT NOT NULL, passes TEXT NOT NULL, rewards TEXT NOT NULL,
     PRIMARY KEY (name, label, step, harness, task_id)) WITHOUT ROWID;
 """
+
+UPGRADE_1 = """
+ALTER TABLE rollouts ADD COLUMN counts TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE calls ADD COLUMN exchange BLOB;
+ALTER TABLE calls ADD COLUMN tools BLOB;
+CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
+"""
+"""From version 1 to version 2."""
+
+VIEW_OF_1 = """
+PRAGMA temp_store=MEMORY;
+CREATE TEMP VIEW rollouts AS SELECT *, '{}' AS counts FROM main.rollouts;
+CREATE TEMP VIEW calls AS SELECT *, NULL AS exchange, NULL AS tools FROM main.calls;
+"""
+"""Makes a connection that may only read see version 1 as version 2; nothing is written."""
 
 
 def create_database(path: Path) -> sqlite3.Connection:
@@ -50,13 +68,17 @@ def create_database(path: Path) -> sqlite3.Connection:
 
 
 def open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Open an existing database; raises StoreError where it is not one of ours or is of a newer version."""
+    """Open an existing database; raises StoreError where it is not one of ours or of a version that is not known."""
     try:
         connection = _connect(path, "ro" if read_only else "rw")
         found = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} cannot be read as a run's database ({error}): restore it from a copy") from error
+    if found == APPLICATION_ID and version == 1:
+        upgrade = f"BEGIN; {UPGRADE_1} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+        connection.executescript(VIEW_OF_1 if read_only else upgrade)
+        version = SCHEMA_VERSION
     if found == APPLICATION_ID and version == SCHEMA_VERSION:
         return connection
     connection.close()
