@@ -19,6 +19,10 @@ class HarnessError(WhippletreeError):
     """A harness name, space, level or spec does not make sense."""
 
 
+class ScheduleError(WhippletreeError):
+    """A schedule cannot be used, or assigns what cannot be rolled out."""
+
+
 class TaskError(WhippletreeError):
     """A task source, split or task cannot be used."""
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
@@ -29,7 +30,7 @@ from whippletree.harness.spec import HarnessSpec
 from whippletree.policy.local import LocalPolicy, load_model
 from whippletree.rollout.lifecycle import World
 from whippletree.sandbox import Sandboxes, open_sandboxes
-from whippletree.schedule.base import Plan
+from whippletree.schedule.base import Checked, Plan
 from whippletree.schedule.pool import harness_set
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import SOURCES, Paddock
@@ -206,7 +207,7 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
         group_size=config.group_size,
         seed=config.seed,
     )
-    scheduler = config.schedule.open(plan)
+    scheduler = Checked(config.schedule.open(plan), plan)
     point = store.resume_point()
     async with AsyncExitStack() as stack:
         sandboxes = open_sandboxes(config.sandbox.kind, config.sandbox.limits)
@@ -295,6 +296,7 @@ def step_metrics(
         "tokens/cached_share": sum(call.cached_tokens for call in calls) / max(1, prompt_tokens),
         "tokens/trained": learned.get("trained_tokens", 0.0),
         "loss": learned.get("loss", 0.0),
+        "advantage": float(sum(np.abs(sample.advantages) @ sample.weights for sample in credit.samples)),
         "entropy": learned.get("entropy", 0.0) / weight,
         "clipped": learned.get("clipped", 0.0) / weight,
         "logprob_gap": learned.get("logprob_gap", 0.0) / weight,

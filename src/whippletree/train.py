@@ -21,10 +21,11 @@ async def train(run: Run) -> None:
         require_graded(groups, f"step {step + 1}")
         credit = algorithm.credit(groups)  # call trees to weighted samples
         learned = await policy.forward_backward(credit.samples, algorithm.loss)
+        sketch = await policy.gradient_sketch(run.scheduler.sketch_size, config.seed)  # of the gradient, where wanted
         learned |= await policy.optim_step(lr=run.lr(step), max_grad_norm=config.optimizer.max_grad_norm)
         gap = await policy.publish()  # serve the new weights, and check that they are served
         metrics = step_metrics(groups, credit, learned, gap, clock)
-        run.scheduler.observe(step, groups, metrics)  # feedback for adaptive schedules
+        run.scheduler.observe(step, groups, metrics, sketch)  # feedback for adaptive schedules
         run.commit(step, groups, metrics, clock)
     await evaluate(run, label="final", step=config.steps - 1)
     run.store.set_meta("finished", True)

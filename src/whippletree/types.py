@@ -361,9 +361,21 @@ class Score:
 class Scheduler(Protocol):
     """Decides which task meets which harness, and when."""
 
-    def assign(self, step: int) -> list[Assignment]: ...
+    @property
+    def sketch_size(self) -> int:
+        """How many numbers `observe` wants to know of the gradient; 0 where it wants none, and none are made."""
+        ...
 
-    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None: ...
+    def assign(self, step: int) -> list[Assignment]:
+        """What to roll out in a step, counted from 0; a function of the step and of what was observed before it."""
+        ...
+
+    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], sketch: Floats) -> None:
+        """Take in a finished step: its rollouts, its metrics, and the sketch of its gradient, shape (sketch_size,).
+
+        Inner products of sketches estimate those of the gradients before clipping; zeros where there was no gradient.
+        """
+        ...
 
     def state(self) -> Json:
         """All that resuming needs, as JSON."""

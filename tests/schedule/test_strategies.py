@@ -1,5 +1,6 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from whippletree.schedule.strategies import All, Locality, RandomAssign, Repeat,
 from whippletree.types import Task
 
 STRATEGIES = [Single(), RandomAssign(), Repeat(), Locality(), All()]
+NOTHING = np.zeros(0, np.float32)
 SHAPES = {"batch_size": st.integers(1, 9), "num_tasks": st.integers(1, 40), "seed": st.integers(0, 2**32)}
 
 
@@ -57,7 +59,7 @@ def test_a_step_depends_on_the_seed_and_its_number_alone(strategy, order, seed):
     in_order = steps(strategy, make_plan(seed=seed), 12)
     scheduler = strategy.open(make_plan(seed=seed))
     for step in order:
-        scheduler.observe(step, [], {"reward": 0.5})
+        scheduler.observe(step, [], {"reward": 0.5}, NOTHING)
         assert scheduler.assign(step) == in_order[step]
     resumed = strategy.open(make_plan(seed=seed))
     resumed.restore(scheduler.state())
