@@ -163,18 +163,20 @@ def json_of(value: Json, where: str) -> Json:
 _UNPARSED = "__unparsedToolInput"
 """The name under which claude-code, too, keeps arguments that are no JSON object."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_TEXT_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def ascii_json(value: Json) -> str:
-    """Compact JSON that any client can decode, halves of surrogate pairs included."""
+    """Compact JSON that any client can decode: some split lines at U+2028, and half a surrogate pair has no bytes."""
     return _ENCODER.encode(value)
 
 
 def arguments_object(text: str) -> dict[str, Json] | None:
-    """Arguments of a tool call as an object, None where they are no JSON object."""
+    """Arguments of a tool call as an object, empty where there is no text; None where they are no JSON object that
+    every client can read."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json_of(json.loads(text or "{}"), "arguments")
+    except (ValueError, RecursionError, DialectError):
         return None
     return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
@@ -185,9 +187,9 @@ def unparsed(text: str) -> dict[str, Json]:
 
 
 def arguments_text(value: Json, where: str) -> str:
-    """Arguments that were sent as an object, as JSON text. Raises DialectError."""
+    """Arguments that were sent as an object, as compact JSON text. Raises DialectError."""
     arguments = object_of(json_of(value, where), where)
     kept = arguments.get(_UNPARSED)
     if len(arguments) == 1 and isinstance(kept, dict) and isinstance(raw := kept.get("raw"), str):  # pyright: ignore
         return raw
-    return json.dumps(arguments, ensure_ascii=False)
+    return _TEXT_ENCODER.encode(arguments)
