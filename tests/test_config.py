@@ -103,7 +103,7 @@ def test_overrides_must_be_key_and_value(override):
         ({"evaluate": {"sets": {"all": 3}}}, ["evaluate.sets.all = 3", "valid string", "valid tuple"]),
         ({"schedule": {"type": "locality", "steps_per_task": 0}}, ["schedule.steps_per_task = 0", "equal to 1"]),
         ({"schedule": {"type": "single", "steps_per_task": 2}}, ["schedule.steps_per_task", "(type random, repeat"]),
-        ({"schedule": {"type": "bandit"}}, ["schedule.type = 'bandit'", "single, random, repeat, locality, all"]),
+        ({"schedule": {"type": "bandid"}}, ["schedule.type = 'bandid'", "single, random, repeat, locality, all"]),
         ({"schedule": {"steps_per_task": 2}}, ["schedule.type = None", "single"]),
         ({"schedule": "single"}, ["schedule = 'single'", "dictionary"]),
     ],

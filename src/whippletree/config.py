@@ -10,13 +10,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from whippletree.algorithms.grpo import GRPO
 from whippletree.errors import ConfigError
-from whippletree.keys import hint
+from whippletree.keys import hint, types_of
 from whippletree.sandbox.base import SandboxLimits
 from whippletree.schedule.strategies import Locality, Strategy
 from whippletree.types import Json
@@ -206,7 +206,9 @@ def _explained(model: type[BaseModel], problem: Any) -> str:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return f"unknown key '{key}' (value {value!r}); {hint(model, key)}"
         case "union_tag_invalid" | "union_tag_not_found":
-            return f"{key}.type = {value.get('type')!r}: expected one of {', '.join(_STRATEGIES)}"
+            if not isinstance(value, dict):
+                return f"{key} = {value!r}: expected a dictionary whose type is one of {', '.join(_STRATEGIES)}"
+            return f"{key}.type = {cast(Json, value).get('type')!r}: expected one of {', '.join(_STRATEGIES)}"
         case _:
             return f"{key} = {value!r}: {problem['msg'].removeprefix('Value error, ')}"
 
@@ -219,7 +221,7 @@ def _keys(place: Sequence[str | int]) -> Iterator[str]:
             yield str(part)
 
 
-_STRATEGIES = tuple(member.model_fields["type"].default for member in get_args(get_args(Strategy)[0]))
+_STRATEGIES = types_of(Strategy)
 
 
 def _toml_lines(tree: dict[str, Json], path: tuple[str, ...]) -> list[str]:

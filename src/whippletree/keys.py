@@ -10,7 +10,7 @@ import difflib
 import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
@@ -39,7 +39,8 @@ def hint(model: type[BaseModel], key: str) -> str:
 def _explain(model: type[Any], path: tuple[str, ...], told: str = "") -> Iterator[Row]:
     for name, field in _fields(model).items():
         key, meaning = ".".join((*path, name)), field.description or told
-        members = [member for member in _members(field) if isinstance(member, type) and _is_section(member)]
+        alternatives = _alternatives(field.annotation)
+        members = [member for member in alternatives if isinstance(member, type) and _is_section(member)]
         if not members:
             yield key, _accepted(field), _shown(field.default), meaning
         elif len(members) == 1:
@@ -62,8 +63,15 @@ def _explain_alternatives(members: Sequence[type[BaseModel]], path: tuple[str, .
             yield key, f"{accepted} (type {', '.join(owners[key])})", default, meaning
 
 
+def types_of(union: Any) -> tuple[str, ...]:
+    """What `type` may be in a union of sections."""
+    return tuple(_type_of(member) for member in _alternatives(union))
+
+
 def _type_of(member: type[BaseModel]) -> str:
-    return member.model_fields["type"].default
+    """Its default, or an example of its form where it has none."""
+    field = member.model_fields["type"]
+    return (field.examples or [""])[0] if field.is_required() else field.default
 
 
 def _is_section(member: type[Any]) -> bool:
@@ -87,9 +95,11 @@ def _fields(section: type[Any]) -> Mapping[str, FieldInfo]:
     }
 
 
-def _members(field: FieldInfo) -> tuple[Any, ...]:
-    annotation: Any = field.annotation
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation itself, without what pydantic is told beside."""
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    members = get_args(plain) if get_origin(plain) in (Union, types.UnionType) else (plain,)
+    return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in members)
 
 
 def _accepted(field: FieldInfo) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from whippletree.errors import ScheduleError
 from whippletree.types import Assignment, Floats, Group, Json, Scheduler, Task
 
-TASKS, ANCHORS, TIES, INDEPENDENT = range(4)
+TASKS, ANCHORS, TIES, INDEPENDENT, CYCLES, WARM_UP, CHOICES = range(7)
 """Streams of random numbers, one per purpose."""
 
 

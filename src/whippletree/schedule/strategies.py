@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from whippletree.schedule.base import ANCHORS, INDEPENDENT, TIES, BlockScheduler, Plan
-from whippletree.types import Scheduler
+from whippletree.schedule.bandit import Bandit
+from whippletree.schedule.base import ANCHORS, CYCLES, INDEPENDENT, TIES, BlockScheduler, Plan
+from whippletree.schedule.external import FORM, External
+from whippletree.types import Json, Scheduler
 
 StepsPerTask = Annotated[int, Field(ge=1, description="Consecutive steps on the same tasks (K).")]
 
@@ -86,7 +89,44 @@ class All(BaseModel):
         return BlockScheduler(plan, len(plan.harnesses), pick)
 
 
-Strategy = Annotated[Single | RandomAssign | Repeat | Locality | All, Field(discriminator="type")]
+class Mixed(BaseModel):
+    """Every step meets all harnesses equally often, to within one, in groups of one task and one harness each.
+
+    Mix-harness training as in ClawGym II (section 3.3), with the draw in balance.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    type: Literal["mixed"] = "mixed"
+
+    def open(self, plan: Plan) -> Scheduler:
+        count = len(plan.harnesses)
+        cycle = math.lcm(plan.batch_size, count)
+
+        def pick(plan: Plan, block: int, visit: int) -> Sequence[str]:
+            first = block * plan.batch_size
+            order: list[str] = plan.rng(CYCLES, first // cycle).permutation(plan.harnesses).tolist()
+            return [order[place % count] for place in range(first, first + plan.batch_size)]
+
+        return BlockScheduler(plan, 1, pick)
+
+
+def kind(value: object) -> str | None:
+    """Which member of `Strategy` a table of the configuration, or an instance, belongs to."""
+    named: object = cast(Json, value).get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return FORM if isinstance(named, str) and ":" in named else named if isinstance(named, str) else None
+
+
+Strategy = Annotated[
+    Annotated[Single, Tag("single")]
+    | Annotated[RandomAssign, Tag("random")]
+    | Annotated[Repeat, Tag("repeat")]
+    | Annotated[Locality, Tag("locality")]
+    | Annotated[All, Tag("all")]
+    | Annotated[Mixed, Tag("mixed")]
+    | Annotated[Bandit, Tag("bandit")]
+    | Annotated[External, Tag(FORM)],
+    Discriminator(kind),
+]
 
 
 def anchors(plan: Plan, block: int) -> list[str]:

@@ -1,0 +1,83 @@
+"""A schedule of the user's own: a class outside the package, named in the configuration as MODULE:CLASS.
+
+Invariant: everything about it that can be wrong before a run begins is found as the configuration is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from types import ModuleType
+from typing import Annotated, Protocol, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from whippletree.errors import ScheduleError
+from whippletree.schedule.base import Plan
+from whippletree.types import Json, Scheduler
+
+FORM = "MODULE:CLASS"
+
+
+class Opens(Protocol):
+    def open(self, plan: Plan) -> Scheduler: ...
+
+
+class External(BaseModel):
+    """The keys beside `type` are the settings of the class, which is a pydantic model with a method `open(plan)`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    type: Annotated[str, Field(examples=[FORM])]
+    _strategy: Opens = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        settings, found = self.__pydantic_extra__ or {}, strategy_class(self.type)
+        for key, value in settings.items():  # the class itself may ignore what it does not know
+            if key not in found.model_fields:
+                known = ", ".join(found.model_fields) or "none"
+                raise _refused(key, value, f"'{self.type}' has no such setting; it has {known}")
+        strategy = found.model_validate(settings)
+        self._strategy = cast(Opens, strategy)
+        settings.update(strategy.model_dump(mode="json", exclude={"type"}))  # so that the run keeps its defaults
+        return self
+
+    def open(self, plan: Plan) -> Scheduler:
+        """Raises ScheduleError where the class opens what is no scheduler."""
+        scheduler = self._strategy.open(plan)
+        parts = [name for name in vars(Scheduler) if not name.startswith("_")]
+        if missing := [part for part in parts if not hasattr(scheduler, part)]:
+            raise ScheduleError(
+                f"what '{self.type}' opens is no scheduler: {type(scheduler).__name__} lacks {', '.join(missing)}; "
+                "see whippletree.types.Scheduler"
+            )
+        return scheduler
+
+
+def strategy_class(path: str) -> type[BaseModel]:
+    """The class at MODULE:CLASS; raises ValidationError that says at which part of the way it is not found."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        module: ModuleType = importlib.import_module(module_name)
+    except Exception as error:  # whatever a module of the user's raises
+        raise _refused("type", path, _not_imported(module_name, error)) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"{module.__file__} is what was read"
+        raise _refused("type", path, f"module '{module_name}' has no '{attribute}'; {hint}")
+    if not (isinstance(found, type) and issubclass(found, BaseModel) and hasattr(found, "open")):
+        raise _refused("type", path, "this is no schedule; expected a pydantic model with a method open(plan)")
+    return found
+
+
+def _not_imported(module_name: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+        return f"there is no module '{error.name}'; install it, or name its directory in PYTHONPATH"
+    return f"importing '{module_name}' failed with {type(error).__name__}: {error}"
+
+
+def _refused(key: str, value: Json, message: str) -> ValidationError:
+    details = InitErrorDetails(type=PydanticCustomError("schedule", message), loc=(key,), input=value)  # type: ignore
+    return ValidationError.from_exception_data("schedule", [details])
