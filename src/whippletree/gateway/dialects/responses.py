@@ -179,6 +179,8 @@ def _joined(turn: list[Message]) -> Message:
 
 # ---- writing -----------------------------------------------------------------------------------------------------
 
+_FILLED = ("summary", "content", "arguments", "input")
+"""What a stream fills: empty when an item is announced."""
 
 def _head(wishes: Wishes, id: str) -> dict[str, Json]:
     """A response before anything is said."""
@@ -276,10 +278,6 @@ def _events(response: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
                 yield {"type": "response.function_call_arguments.done", **at, **told}
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": f"response.{response['status']}", "response": response}
-
-
-_FILLED = ("summary", "content", "arguments", "input")
-"""What a stream fills: empty when an item is announced."""
 
 
 def _part_events(prefix: str, part: Mapping[str, Json], at: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
