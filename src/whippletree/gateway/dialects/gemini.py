@@ -192,11 +192,12 @@ def _part_text(part: Mapping[str, Json], where: str) -> str | None:
     text = part.get("text")
     if text is not None:
         return text_of(text, f"{where}.text")
-    file = _field(part, "inlineData", "inline_data") or _field(part, "fileData", "file_data")
-    if file is not None:
-        kind = _field(object_of(file, f"{where}: data"), "mimeType", "mime_type")
-        kind = text_of(kind or "", f"{where}: mimeType").partition("/")[0]
-        return f"[{kind}]" if kind in ("image", "audio", "video") else "[file]"
+    for name, snake in (("inlineData", "inline_data"), ("fileData", "file_data")):
+        file = _field(part, name, snake)
+        if file is not None:
+            mime = _field(object_of(file, f"{where}.{name}"), "mimeType", "mime_type")
+            kind = text_of(mime or "", f"{where}.{name}.mimeType").partition("/")[0]
+            return f"[{kind}]" if kind in ("image", "audio", "video") else "[file]"
     return next((f"[{name}]" for name in _NAMED if name in part), None)
 
 
