@@ -11,13 +11,20 @@ import pytest
 
 from whippletree.errors import SandboxError
 from whippletree.sandbox import SandboxLimits, open_sandboxes
+from whippletree.sandbox.base import Furnishing
 from whippletree.types import Sandbox
 
 Script = Callable[[Sandbox], Awaitable[Any]]
 
 
 class Play(Protocol):
-    def __call__(self, script: Script, files: Mapping[str, str] | None = None, **limits: float) -> Any: ...
+    def __call__(
+        self,
+        script: Script,
+        files: Mapping[str, str] | None = None,
+        furnishing: Furnishing | None = None,
+        **limits: float,
+    ) -> Any: ...
 
 
 @cache
@@ -34,11 +41,16 @@ def player(kind: str) -> Play:
     if reason := why_not(kind):
         pytest.skip(reason)
 
-    def play(script: Script, files: Mapping[str, str] | None = None, **limits: float) -> Any:
+    def play(
+        script: Script,
+        files: Mapping[str, str] | None = None,
+        furnishing: Furnishing | None = None,
+        **limits: float,
+    ) -> Any:
         async def main() -> Any:
             sandboxes = open_sandboxes(kind, SandboxLimits(**{"command_timeout_s": 20.0, **limits}))
             try:
-                return await script(await sandboxes.open(files or {}))
+                return await script(await sandboxes.open(files or {}, furnishing))
             finally:
                 await sandboxes.close()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,11 +46,22 @@ class TimedSandbox:
 
     def __init__(self, sandbox: Sandbox, stopwatch: Stopwatch) -> None:
         self.workspace: Path = sandbox.workspace
+        self.home: Path = sandbox.home
         self._sandbox, self._stopwatch = sandbox, stopwatch
 
     async def run(self, command: str) -> ExecResult:
         with self._stopwatch.measure("sandbox"):
             return await self._sandbox.run(command)
+
+    def inside(self, path: Path) -> str:
+        return self._sandbox.inside(path)
+
+    def write_home(self, files: Mapping[str, str]) -> None:
+        self._sandbox.write_home(files)
+
+    async def listen(self) -> socket.socket:
+        with self._stopwatch.measure("sandbox"):
+            return await self._sandbox.listen()
 
     async def stop(self) -> None:
         with self._stopwatch.measure("sandbox"):

@@ -39,21 +39,23 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Furnishing:
-    """What a sandbox holds for a program of its own, besides the task's files."""
+    """What a sandbox holds for an agent program, besides the task's files: the program, and a HOME for it."""
 
-    mounts: Mapping[str, Path]
-    """Absolute path inside -> directory of the host, read-only."""
-    limits: SandboxLimits | None = None
-    """Replace the run's for this sandbox."""
+    program: Path
+    """A directory of the host that is seen inside, read-only."""
+    limits: SandboxLimits
+    """Of this sandbox. `memory_mb` limits the private memory that a process may write to, as runtimes such as Node
+    reserve far more; of the output the last characters are kept, as they tell why a program ended."""
 
 
 class Sandboxes(Protocol):
     """Opens sandboxes of one kind under one private root directory."""
 
-    async def open(self, files: Mapping[str, str]) -> Sandbox:
+    async def open(self, files: Mapping[str, str], furnishing: Furnishing | None = None) -> Sandbox:
         """A new sandbox whose workspace holds `files` (workspace-relative path -> text). No process is started yet.
 
-        Raises SandboxError where a path is absolute, leaves the workspace or names a file and a directory at once.
+        Raises SandboxError where a path is absolute, leaves the workspace or names a file and a directory at once, and
+        where the program's directory cannot be reached by the sandboxes' user.
         """
         ...
 

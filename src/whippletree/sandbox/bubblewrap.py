@@ -3,7 +3,8 @@
 A command sees the system's programs read-only, a private /tmp, /dev and /proc, no network, none of the host's
 processes, and its files at /workspace; it runs as an unprivileged user who cannot gain privileges. There are no
 terminals. Not limited: total disk space and CPU. The kernel is shared with the host, so this keeps out mistakes and
-mischief, not kernel exploits.
+mischief, not kernel exploits. An agent program in a furnished sandbox gets a /dev with terminals besides, as such
+programs run commands in them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import SandboxLimits
-from whippletree.sandbox.host import HostSandboxes
+from whippletree.sandbox.base import Furnishing, SandboxLimits
+from whippletree.sandbox.host import HostSandboxes, Views
 from whippletree.sandbox.launch import Launch, limits_prologue
 from whippletree.sandbox.spawn import sandbox_owner, spawn
 from whippletree.sandbox.workspace import WorkspaceRoot
@@ -30,6 +31,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
+VIEWS = Views(workspace="/workspace", home="/home/agent", program="/opt/harness")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC = {
@@ -59,19 +61,23 @@ def open_bubblewrap(limits: SandboxLimits, bwrap: str = "bwrap") -> HostSandboxe
         )
     root = WorkspaceRoot(sandbox_owner())
     try:
-        base = command_line(program, make_system(root.path / "system"))
-        _probe(base, root)
+        plain = command_line(program, make_system(root.path / "system"))
+        furnished = command_line(program, make_system(root.path / "furnished", (VIEWS.home, VIEWS.program)))
+        _probe(plain, root)
     except BaseException:
         root.close()
         raise
 
-    def launch(place: Path) -> Launch:
+    def launch(place: Path, furnishing: Furnishing | None) -> Launch:
         def argv(info: int) -> Sequence[str]:
-            return (*base, *binds(place), "--info-fd", str(info), "bash", "--norc", "--noprofile")
+            base = furnished if furnishing else plain
+            return (*base, *binds(place, furnishing), "--info-fd", str(info), "bash", "--norc", "--noprofile")
 
-        return Launch(argv, ENVIRONMENT, limits_prologue(limits, count_processes=True), namespaced=True)
+        own = furnishing.limits if furnishing else limits
+        prologue = limits_prologue(own, count_processes=True, furnished=furnishing is not None)
+        return Launch(argv, ENVIRONMENT, prologue, namespaced=True)
 
-    return HostSandboxes(launch, limits, root)
+    return HostSandboxes(launch, limits, root, views=VIEWS)
 
 
 def explain(stderr: str) -> str:
@@ -126,16 +132,19 @@ def command_line(program: str, system: Path) -> tuple[str, ...]:
     return (program, *flags.split(), *more.split(), *newer, *mounts)
 
 
-def binds(place: Path) -> tuple[str, ...]:
+def binds(place: Path, furnishing: Furnishing | None = None) -> tuple[str, ...]:
     """The part of one sandbox, whose directory is `place`."""
     # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell.
-    own = ("--bind", f"{place}/workspace", "/workspace", "--bind", f"{place}/tmp", "/tmp")
-    return (*own, "--chdir", "/workspace")
+    own = ("--bind", f"{place}/workspace", VIEWS.workspace, "--bind", f"{place}/tmp", "/tmp")
+    if furnishing is not None:
+        own += ("--bind", f"{place}/home", VIEWS.home, "--ro-bind", str(furnishing.program), VIEWS.program)
+        own += ("--dev", "/dev")
+    return (*own, "--chdir", VIEWS.workspace)
 
 
-def make_system(system: Path) -> Path:
-    """The root directory that all sandboxes see, read-only: mount points, links, and a minimal /etc."""
-    for name in ("usr", "proc", "tmp", "workspace", "dev", "etc"):
+def make_system(system: Path, more: Sequence[str] = ()) -> Path:
+    """A root directory that sandboxes see, read-only: mount points, with `more` of them, links, and a minimal /etc."""
+    for name in ("usr", "proc", "tmp", "workspace", "dev", "etc", *(path.lstrip("/") for path in more)):
         (system / name).mkdir(parents=True)
     for name in _SYSTEM:
         outside = Path("/", name)

@@ -6,32 +6,74 @@ Invariant: a workspace is only filled before the first process has started and o
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import SandboxLimits
+from whippletree.sandbox.base import Furnishing, SandboxLimits
 from whippletree.sandbox.launch import Launch
+from whippletree.sandbox.network import BACKLOG, listen_in
 from whippletree.sandbox.shell import Shell
-from whippletree.sandbox.workspace import WorkspaceRoot, remove
+from whippletree.sandbox.workspace import WorkspaceRoot, check_reachable, fill, remove
 from whippletree.types import ExecResult
 
 _AT_ONCE = 200
 """Entries of a workspace up to which it is removed without a thread."""
 
 
-class HostSandbox:
-    """A `Sandbox` over a directory that holds `workspace` and `tmp`."""
+class Views(NamedTuple):
+    """Where the host's directories of a sandbox are seen inside."""
 
-    def __init__(self, place: Path, shell: Shell, on_closed: Callable[[HostSandbox], None]) -> None:
+    workspace: str
+    home: str
+    program: str
+
+
+class HostSandbox:
+    """A `Sandbox` over a directory that holds `workspace`, `tmp` and, where it is furnished, `home`."""
+
+    def __init__(
+        self,
+        place: Path,
+        shell: Shell,
+        on_closed: Callable[[HostSandbox], None],
+        owner: tuple[int, int],
+        seen_at: Mapping[Path, str],
+    ) -> None:
         self.workspace = place / "workspace"
+        self.home = place / "home"
+        self._owner, self._seen_at = owner, seen_at
         self._place = place
         self._shell = shell
         self._on_closed = on_closed
         self._closing: asyncio.Task[None] | None = None
+        self._has_run = False
 
     async def run(self, command: str) -> ExecResult:
+        self._has_run = True
         return await self._shell.run(command)
+
+    def inside(self, path: Path) -> str:
+        for outside, seen in self._seen_at.items():
+            if path.is_relative_to(outside):
+                return str(Path(seen, path.relative_to(outside)))
+        raise ValueError(f"{path} is not seen in this sandbox")
+
+    def write_home(self, files: Mapping[str, str]) -> None:
+        """Raises SandboxError for a path that cannot be, and after the first command: it could turn paths elsewhere."""
+        if self._has_run or not self.home.exists():
+            why = "a command has run in it" if self._has_run else "it has none; open it with a furnishing"
+            raise SandboxError(f"no files can be put into this sandbox's HOME: {why}")
+        fill(self.home, files, self._owner)
+
+    async def listen(self) -> socket.socket:
+        """Raises SandboxError where the sandbox's network cannot be entered."""
+        if not self._shell.namespaced:
+            return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        await self._shell.run(":")  # there is no network before there is a process
+        return await asyncio.to_thread(listen_in, self._shell.child_pid)
 
     async def stop(self) -> None:
         await self._shell.stop()
@@ -49,22 +91,42 @@ class HostSandbox:
 
 
 class HostSandboxes:
-    """A `Sandboxes` that makes a directory for each sandbox and starts its shell as `launch(place)` says."""
+    """A `Sandboxes` that makes a directory for each sandbox and starts its shell as `launch(place, furnishing)` says.
 
-    def __init__(self, launch: Callable[[Path], Launch], limits: SandboxLimits, root: WorkspaceRoot) -> None:
+    `views` is None where processes see the host's own paths.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[Path, Furnishing | None], Launch],
+        limits: SandboxLimits,
+        root: WorkspaceRoot,
+        views: Views | None,
+    ) -> None:
         self._launch = launch
+        self._views = views
         self._limits = limits
         self._root = root
         self._open: set[HostSandbox] = set()
         self._closed = False
 
-    async def open(self, files: Mapping[str, str]) -> HostSandbox:
+    async def open(self, files: Mapping[str, str], furnishing: Furnishing | None = None) -> HostSandbox:
         if self._closed:
             raise SandboxError("the sandboxes of this run are closed: none can be opened any more")
-        place = self._root.make(files)
-        sandbox = HostSandbox(place, Shell(self._launch(place), self._limits), self._open.discard)
+        if furnishing is None:
+            place, limits = self._root.make(files), self._limits
+        else:
+            check_reachable(furnishing.program, self._root.owner)
+            place, limits = self._root.make(files, ("workspace", "tmp", "home")), furnishing.limits
+        shell = Shell(self._launch(place, furnishing), limits, keep_last=furnishing is not None)
+        sandbox = HostSandbox(place, shell, self._open.discard, self._root.owner, self._seen_at(place, furnishing))
         self._open.add(sandbox)
         return sandbox
+
+    def _seen_at(self, place: Path, furnishing: Furnishing | None) -> dict[Path, str]:
+        outside = [place / "workspace", place / "home", *([furnishing.program] if furnishing else [])]
+        seen = self._views or [str(path) for path in outside]
+        return dict(zip(outside, seen, strict=False))
 
     async def close(self) -> None:
         self._closed = True

@@ -148,11 +148,12 @@ def start(launch: Launch) -> ShellProcess:
     return process
 
 
-def limits_prologue(limits: SandboxLimits, *, count_processes: bool) -> str:
+def limits_prologue(limits: SandboxLimits, *, count_processes: bool, furnished: bool = False) -> str:
     """The shell command that sets the limits, hard and soft, of the shell and all that it starts."""
+    option, memory = ("-d", resource.RLIMIT_DATA) if furnished else ("-v", resource.RLIMIT_AS)
     wanted = [
         ("-c", resource.RLIMIT_CORE, 0, 1),
-        ("-v", resource.RLIMIT_AS, limits.memory_mb << 20, 1024),
+        (option, memory, limits.memory_mb << 20, 1024),
         ("-f", resource.RLIMIT_FSIZE, limits.max_file_mb << 20, 1024),
     ]
     if count_processes:

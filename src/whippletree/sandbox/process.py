@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import SandboxLimits
+from whippletree.sandbox.base import Furnishing, SandboxLimits
 from whippletree.sandbox.host import HostSandboxes
 from whippletree.sandbox.launch import Launch, limits_prologue
 from whippletree.sandbox.spawn import sandbox_owner
@@ -32,7 +32,7 @@ def open_process(limits: SandboxLimits) -> HostSandboxes:
     def argv(_info: int) -> Sequence[str]:
         return (bash, "--norc", "--noprofile")
 
-    def launch(place: Path) -> Launch:
+    def launch(place: Path, furnishing: Furnishing | None) -> Launch:
         workspace = place / "workspace"
         environment = {
             "PATH": _PATH,
@@ -42,7 +42,8 @@ def open_process(limits: SandboxLimits) -> HostSandboxes:
             "TERM": "dumb",
         }
         # Processes are counted per user over the whole machine here, so that a limit would hit the wrong ones.
-        prologue = limits_prologue(limits, count_processes=False)
+        own = furnishing.limits if furnishing else limits
+        prologue = limits_prologue(own, count_processes=False, furnished=furnishing is not None)
         return Launch(argv, environment, prologue, namespaced=False, cwd=workspace)
 
-    return HostSandboxes(launch, limits, WorkspaceRoot(sandbox_owner()))
+    return HostSandboxes(launch, limits, WorkspaceRoot(sandbox_owner()), views=None)

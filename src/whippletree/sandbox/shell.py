@@ -40,12 +40,24 @@ class _End(Enum):
 class Shell:
     """Runs one command at a time. Started by the first one, and again by the first one after it has ended."""
 
-    def __init__(self, launch: Launch, limits: SandboxLimits) -> None:
+    def __init__(self, launch: Launch, limits: SandboxLimits, *, keep_last: bool = False) -> None:
         self._launch = launch
         self._limits = limits
+        self._keep_last = keep_last
         self._process: ShellProcess | None = None
         self._stopped = False
         self._lock = asyncio.Lock()
+
+    @property
+    def namespaced(self) -> bool:
+        return self._launch.namespaced
+
+    @property
+    def child_pid(self) -> int:
+        """Of the first process in the namespaces; raises SandboxError where none is alive."""
+        if self._process is None or self._process.child_pid is None:
+            raise SandboxError("the sandbox has no process: run a command in it first")
+        return self._process.child_pid
 
     async def run(self, command: str) -> ExecResult:
         """As `Sandbox.run`. A command that ends the shell gives the exit code that it ended with."""
@@ -55,7 +67,7 @@ class Shell:
             if self._stopped:
                 raise SandboxError("the sandbox is stopped: no command can be run in it any more")
             process = self._process = self._process or start(self._launch)
-            flight = _Flight(process, self._limits)
+            flight = _Flight(process, self._limits, keep_last=self._keep_last)
             try:
                 end = await flight.run(command)
             except BaseException:
@@ -113,11 +125,12 @@ class Shell:
 
 
 class _Flight:
-    """One command in flight: watches the pipes, the process and the clock, and keeps the first part of the output."""
+    """One command in flight: watches the pipes, the process and the clock, and keeps a part of the output."""
 
-    def __init__(self, process: ShellProcess, limits: SandboxLimits) -> None:
+    def __init__(self, process: ShellProcess, limits: SandboxLimits, *, keep_last: bool) -> None:
         self._process = process
         self._limits = limits
+        self._keep_last = keep_last
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int | _End] = self._loop.create_future()
         self._kept = bytearray()
@@ -166,11 +179,15 @@ class _Flight:
     def output(self) -> tuple[str, bool]:
         """The text, and whether some is missing."""
         text = self._kept.decode("utf-8", errors="replace")
-        return text[: self._limits.max_output_chars], len(text) > self._limits.max_output_chars
+        most = self._limits.max_output_chars
+        return text[-most:] if self._keep_last else text[:most], len(text) > most
 
     def _take(self, data: bytes) -> None:
         self._drained += len(data)
-        if (room := self._keep - len(self._kept)) > 0:
+        if self._keep_last:
+            self._kept += data
+            del self._kept[: -self._keep]
+        elif (room := self._keep - len(self._kept)) > 0:
             self._kept += data[:room]
 
     def _finish(self, end: int | _End) -> None:

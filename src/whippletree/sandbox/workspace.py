@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from whippletree.errors import SandboxError
@@ -28,12 +28,12 @@ class WorkspaceRoot:
         """Remove the leftovers of dead programs, then make the root. `owner` is the user and group of sandboxes."""
         parent = place_for_roots()
         reap(parent)
-        self._owner = owner
+        self.owner = owner
         self._count = 0
         self.path, self._lock = _make_locked(parent)
 
-    def make(self, files: Mapping[str, str]) -> Path:
-        """A new directory that holds `workspace` (with `files`) and `tmp`, both the owner's.
+    def make(self, files: Mapping[str, str], rooms: Sequence[str] = ("workspace", "tmp")) -> Path:
+        """A new directory that holds `rooms`, all the owner's, among them `workspace` with `files`.
 
         Raises SandboxError for a path that cannot be, and where the disk is full.
         """
@@ -42,11 +42,11 @@ class WorkspaceRoot:
         try:
             place.mkdir()
             place.chmod(0o755)  # whatever the umask
-            for name in ("workspace", "tmp"):
+            for name in rooms:
                 (place / name).mkdir(0o700)
-            fill(place / "workspace", files, self._owner)
-            for name in ("workspace", "tmp"):
-                os.chown(place / name, *self._owner)
+            fill(place / "workspace", files, self.owner)
+            for name in rooms:
+                os.chown(place / name, *self.owner)
         except OSError as error:
             remove(place)
             raise SandboxError(f"cannot make a workspace in {self.path}: {error.strerror}") from error
@@ -76,8 +76,8 @@ def place_for_roots() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def fill(workspace: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:
-    """Write `files` (relative path -> text, as UTF-8) into the empty directory `workspace`.
+def fill(directory: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:
+    """Write `files` (relative path -> text, as UTF-8) into an empty directory.
 
     Nothing outside can be reached: the tree starts empty, only plain directories and new files are made, and `..` is
     refused. Raises SandboxError for a path that cannot be.
@@ -86,20 +86,40 @@ def fill(workspace: Path, files: Mapping[str, str], owner: tuple[int, int]) -> N
     for name, text in files.items():
         parts = name.split("/")
         if "\0" in name or any(part in ("", ".", "..") for part in parts):
-            raise SandboxError(f"the file path {name!r} must be relative and stay within the workspace")
+            raise SandboxError(f"the file path {name!r} must be relative and stay within the {directory.name}")
         try:
             for depth in range(1, len(parts)):
-                directory = "/".join(parts[:depth])
-                if directory not in made:
-                    os.mkdir(workspace / directory)  # noqa: PTH102 (one call fewer, on the hot path)
-                    os.chown(workspace / directory, *owner)
-                    made.add(directory)
-            descriptor = os.open(workspace / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+                parent = "/".join(parts[:depth])
+                if parent not in made:
+                    os.mkdir(directory / parent)  # noqa: PTH102 (one call fewer, on the hot path)
+                    os.chown(directory / parent, *owner)
+                    made.add(parent)
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise SandboxError(f"the file {name!r} cannot be made in the workspace: {error.strerror}") from error
+            raise SandboxError(f"the file {name!r} cannot be made in the {directory.name}: {error.strerror}") from error
         with os.fdopen(descriptor, "wb") as file:
             os.fchown(descriptor, *owner)
             file.write(text.encode("utf-8", errors="replace"))
+
+
+def check_reachable(directory: Path, owner: tuple[int, int]) -> None:
+    """Raise SandboxError where the sandboxes' user cannot read a directory of the host."""
+    if os.geteuid() != 0:  # then sandboxes are this user's
+        if not os.access(directory, os.R_OK | os.X_OK):
+            raise SandboxError(f"{directory} is not there or cannot be read: install the program again")
+        return
+    real = directory.resolve()
+    for path in (real, *real.parents):
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise SandboxError(f"{path} cannot be read ({error.strerror}): install the program again") from error
+        mode = status.st_mode >> (6 if status.st_uid == owner[0] else 3 if status.st_gid == owner[1] else 0)
+        if not mode & 0o1 or (path == real and not mode & 0o4):
+            raise SandboxError(
+                f"{directory} cannot be reached by the sandboxes' user, because of {path}: set WHIPPLETREE_HOME to a "
+                "directory below which every user may read, and install the program again"
+            )
 
 
 def remove(path: Path, most: int = sys.maxsize) -> bool:
