@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whippletree.algorithms import GRPO, PPO
 from whippletree.cli import recipe
 from whippletree.config import RunConfig, merged, parse, read_toml, to_toml, with_overrides
 from whippletree.errors import ConfigError, SandboxError
@@ -105,6 +106,10 @@ def test_overrides_must_be_key_and_value(override):
         ({"schedule": {"type": "single", "steps_per_task": 2}}, ["schedule.steps_per_task", "(type random, repeat"]),
         ({"schedule": {"type": "bandid"}}, ["schedule.type = 'bandid'", "single, random, repeat, locality, all"]),
         ({"schedule": {"steps_per_task": 2}}, ["schedule.type = None", "single"]),
+        ({"algorithm": {"type": "sarsa"}}, ["algorithm.type = 'sarsa'", "grpo, ppo"]),
+        ({"algorithm": {"gamma": 1}}, ["unknown key 'algorithm.gamma'", "(type ppo)"]),
+        ({"algorithm": {"type": "ppo", "gamma": 2}}, ["algorithm.gamma = 2", "less than or equal to 1"]),
+        ({"algorithm": {"weighting": "sequence"}}, ["set correction = 0"]),
         ({"schedule": "single"}, ["schedule = 'single'", "dictionary"]),
     ],
 )
@@ -112,6 +117,11 @@ def test_what_is_wrong_is_named_with_what_is_accepted(tree, words):
     with pytest.raises(ConfigError) as refused:
         parse(tree, "recipe.toml")
     assert all(word in str(refused.value) for word in ["recipe.toml", *words])
+
+
+def test_an_algorithm_is_grpo_unless_it_says_otherwise_and_only_ppo_does_with_one_rollout():
+    assert parse({"algorithm": {"kl": 0.1}}, "here").algorithm == GRPO(kl=0.1)
+    assert parse({"algorithm": {"type": "ppo"}, "group_size": 1}, "here").algorithm == PPO()
 
 
 def test_every_mistake_is_named_at_once():

@@ -5,19 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_sampler import SYSTEM, TASK, Conversation, call, path_of, result, say, spelled
 
-from whippletree.trajectory.samples import group_samples
+from whippletree.trajectory.samples import rollout_samples
 from whippletree.trajectory.tree import CallTree
 from whippletree.types import (
-    Assignment,
     Completion,
-    Group,
     Message,
     Reward,
     Rollout,
     Sample,
     Sampling,
     StopReason,
-    Task,
 )
 
 
@@ -25,8 +22,7 @@ def trained(talk: Conversation) -> list[Sample]:
     rollout = Rollout(
         "r0", "t", "k", "h", 0, "train", tuple(talk.session.calls), Reward(1.0), StopReason.FINISHED, num_turns=1
     )
-    task = Task("t", "s", "train", "k", 1, "do")
-    return group_samples(Group(Assignment(0, task, "h", 1), (rollout,)), [1.0])[0]
+    return rollout_samples(rollout)[0]
 
 
 def sampled_ids(sample: Sample) -> list[int]:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whippletree.algorithms.losses import clipped_surrogate
-from whippletree.policy.base import TokenBatch
+from whippletree.algorithms import base
+from whippletree.algorithms.advantages import group_advantages, softened
+from whippletree.algorithms.base import Credit, keep_reference, with_columns
+from whippletree.algorithms.losses import policy_loss
+from whippletree.algorithms.pools import Grouping, pools, scored
+from whippletree.algorithms.weights import Entry, sample_metrics, weighed
+from whippletree.policy.base import Loss, Policy
 from whippletree.trajectory.filters import TreeFilter
-from whippletree.trajectory.samples import group_samples
-from whippletree.types import CallKind, Group, Sample
+from whippletree.types import Floats, Group, Sample
 
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    samples: list[Sample]
-    metrics: dict[str, float]
+FLAT = 1e-9
+"""Scores that differ by no more are equal."""
 
 
 class GRPO(BaseModel):
@@ -31,58 +30,104 @@ class GRPO(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["grpo"] = "grpo"
-    clip_low: Annotated[float, Field(gt=0, lt=1, description="Ratios below 1 - clip_low gain nothing.")] = 0.2
-    clip_high: Annotated[float, Field(gt=0, description="Ratios above 1 + clip_high gain nothing.")] = 0.28
+    clip_low: base.ClipLow = 0.2
+    clip_high: base.ClipHigh = 0.28
+    correction: base.Correction = 2.0
+    kl: base.KL = 0.0
+    reference: base.Reference = base.START
+    grouping: Annotated[
+        Grouping,
+        Field(
+            description="Compared are the rollouts of a task under one harness, or of a task under all; `residual` "
+            "first takes off what a harness gives on other tasks."
+        ),
+    ] = "task_harness"
     normalise_std: Annotated[
         bool, Field(description="Divide advantages by the group's standard deviation (population).")
     ] = True
-    negative_weight: Annotated[
-        float, Field(ge=0, description="Factor of negative advantages; below 1 a small model unlearns less.")
-    ] = 1.0
-    kinds: Annotated[
-        tuple[CallKind, ...], Field(min_length=1, description="Kinds of model calls that are trained.")
-    ] = ("main",)
-    max_leaves: Annotated[
-        int, Field(ge=1, description="Leaves of a rollout's call tree, dead ones included; with more it is left out.")
-    ] = 16
+    negative_weight: base.NegativeWeight = 1.0
+    keep_flat: Annotated[
+        bool, Field(description="Also train on groups whose scores are all equal; only the divergence acts on them.")
+    ] = False
+    weighting: Annotated[
+        Literal[base.Weighting, "sequence"],
+        Field(
+            description="Rollouts count alike, or tokens; `sequence`: rollouts, and what is clipped is a rollout's "
+            "mean ratio to the sampler."
+        ),
+    ] = "rollout"
+    kinds: base.Kinds = ("main",)
+    max_leaves: base.MaxLeaves = 16
+
+    @model_validator(mode="after")
+    def _corrected_once(self) -> Self:
+        if self.weighting == "sequence" and self.correction:
+            raise ValueError(
+                f'weighting = "sequence" clips what a rollout differs from its sampler, and correction = '
+                f"{self.correction:g} would correct it again; set correction = 0"
+            )
+        return self
+
+    def attach(self, policy: Policy) -> None:
+        keep_reference(policy, self.kl, self.reference)
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """Turn graded groups into samples whose weights sum to 1 over the batch.
 
-        A group with fewer than two graded rollouts is dropped. A group whose rewards are all equal has no signal: it
-        counts in the mean over groups, but its samples, whose gradient is zero, are left out.
+        A group with fewer than two graded rollouts is dropped. A flat group, whose scores are all equal, has no signal:
+        it counts in the mean over groups, but its samples are left out unless `keep_flat`.
         """
-        usable = [group for group in groups if len(group.graded) >= 2]
-        samples: list[Sample] = []
-        with_signal = 0
-        counts: Counter[str] = Counter()
-        for group in usable:
-            rewards = np.array([rollout.reward.value for rollout in group.graded if rollout.reward is not None])
-            if np.ptp(rewards) == 0:
-                continue
-            with_signal += 1
-            tree_filter = TreeFilter(self.kinds, self.max_leaves)
-            found, statistics = group_samples(group, self.advantages(rewards).tolist(), tree_filter)
-            counts.update(statistics)
-            share = np.float32(1.0 / len(usable))
-            samples += [replace(sample, weights=sample.weights * share) for sample in found]
+        rollouts, problems = scored(groups)
+        every = pools(rollouts, self.grouping)
+        usable = [pool for pool in every if len(pool.rollouts) >= 2]
+        entries: list[Entry] = []
+        num_flat = 0
+        for pool in usable:
+            flat = bool(np.ptp(pool.scores) <= FLAT)
+            num_flat += flat
+            advantages = self.advantages(pool.scores) * (not flat)
+            share = 1.0 / (len(usable) * len(pool.rollouts))
+            entries += [
+                Entry(rollout, float(advantage), share, trained=self.keep_flat or not flat)
+                for rollout, advantage in zip(pool.rollouts, advantages, strict=True)
+            ]
+        tree_filter = TreeFilter(self.kinds, self.max_leaves)
+        samples, stats = weighed(entries, by_token=self.weighting == "token", tree_filter=tree_filter)
         metrics = {
-            "groups/dropped": float(len(groups) - len(usable)),
-            "groups/with_signal": with_signal / max(1, len(usable)),
-            **{f"samples/{name}": float(count) for name, count in sorted(counts.items())},
+            "groups/dropped": float(len(every) - len(usable)),
+            "groups/flat": float(num_flat),
+            "groups/with_signal": (len(usable) - num_flat) / max(1, len(usable)),
+            "rollouts/no_number": float(len(problems)),
+            **sample_metrics(stats),
         }
-        return Credit(samples, metrics)
+        return Credit(samples, metrics, problems)
 
-    def advantages(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Per rollout of one group, shape of rewards.
+    def advantages(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Per rollout of one group, shape of scores; with `negative_weight` below 1 they do not sum to zero."""
+        return softened(group_advantages(scores, normalise_std=self.normalise_std), self.negative_weight)
 
-        With `negative_weight` below 1 they no longer sum to zero: what failed is pushed down less than what passed is
-        pushed up. Pushing down says only what not to say, and in a small model the probability that it frees ends up
-        in places where nothing is good.
-        """
-        centred = rewards - rewards.mean()
-        scaled = centred / (rewards.std() + 1e-6) if self.normalise_std else centred
-        return np.maximum(scaled, 0.0) + self.negative_weight * np.minimum(scaled, 0.0)
+    async def appraise(self, policy: Policy, credit: Credit) -> Credit:
+        columns: dict[str, list[Floats]] = {}
+        if self.kl:
+            columns["reference"] = await policy.score(credit.samples, "reference")
+        if self.weighting == "sequence":
+            columns["log_ratio"] = rollout_log_ratios(credit.samples, await policy.score(credit.samples, "policy"))
+        return Credit(with_columns(credit.samples, columns), credit.metrics, credit.problems)
 
-    def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        return clipped_surrogate(batch, clip_low=self.clip_low, clip_high=self.clip_high)
+    def loss(self, step: int) -> Loss:
+        return partial(
+            policy_loss, clip_low=self.clip_low, clip_high=self.clip_high, correction=self.correction, kl=self.kl
+        )
+
+
+def rollout_log_ratios(samples: Sequence[Sample], logprobs: Sequence[Floats]) -> list[Floats]:
+    """On each trained token the mean of log(policy / sampler) over the trained tokens of its rollout, all branches.
+
+    Its exponent is the sequence ratio of Zheng et al. 2025 (GSPO, equation 7), with the rollout as the sequence.
+    """
+    gaps: dict[str, list[NDArray[np.float64]]] = {}
+    for sample, own in zip(samples, logprobs, strict=True):
+        trained = sample.weights > 0
+        gaps.setdefault(sample.rollout_id, []).append((own - sample.rollout_logprobs)[trained].astype(np.float64))
+    means = {rollout: np.concatenate(parts).mean() for rollout, parts in gaps.items()}
+    return [((sample.weights > 0) * means[sample.rollout_id]).astype(np.float32) for sample in samples]

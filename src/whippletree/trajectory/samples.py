@@ -1,22 +1,20 @@
 """From call trees to samples: one row per branch, each sampled token trained once.
 
-Invariant: a token's weight is 1 / (graded rollouts in the group x trainable tokens of its rollout), so that a rollout
-counts the same however many branches or segments it has; and a token is trained only on the path on which it was
-sampled, with the logprob that it was sampled with.
+Invariant: the weights of a rollout sum to 1, so that it counts the same however many branches or segments it has; and a
+token is trained only on the path on which it was sampled, with the logprob that it was sampled with.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whippletree.trajectory.filters import Selection, TreeFilter, leaves_among
 from whippletree.trajectory.tree import CallTree
-from whippletree.types import Floats, Group, Ids, Sample
+from whippletree.types import Floats, Ids, Rollout, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +38,36 @@ def rows(tree: CallTree, selection: Selection) -> list[Row]:
     return [_row(tree, leaf, selected, owned) for leaf in leaves_among(tree, selection.kept)]
 
 
-def group_samples(
-    group: Group, advantages: Sequence[float], tree_filter: TreeFilter | None = None
-) -> tuple[list[Sample], dict[str, int]]:
-    """Samples of the graded rollouts of a group, and counts of what went in and what did not.
+def rollout_samples(rollout: Rollout, tree_filter: TreeFilter | None = None) -> tuple[list[Sample], Counter[str]]:
+    """Samples of one rollout, without advantages yet, and counts of what went in and what did not.
 
-    `advantages` has one value per graded rollout, given to each of its trainable tokens (ClawGym II, equation 7).
-    The weights of each rollout sum to 1 / (graded rollouts). A graded rollout without a trainable token is counted as
-    `no_trainable_tokens` and keeps its share of the denominator, so that it does not make the others count more;
-    one that is left out for `over_branching` likewise, under that name.
+    Their weights sum to 1, in equal parts over the trainable tokens. A rollout without such a token gives no samples
+    and is counted as `no_trainable_tokens`, or as `over_branching` where that is why.
     """
-    graded = group.graded
-    if len(advantages) != len(graded):
-        raise ValueError(f"expected one advantage per graded rollout ({len(graded)}), got {len(advantages)}")
-    samples: list[Sample] = []
-    stats = Counter(rollouts=len(graded), rows=0, trainable_tokens=0, no_trainable_tokens=0, over_branching=0)
-    tree_filter = tree_filter or TreeFilter()
-    for rollout, advantage in zip(graded, advantages, strict=True):
-        tree = CallTree.build(rollout.calls)
-        selection = tree_filter.select(tree)
-        stats.update({f"dropped_{reason}": count for reason, count in selection.dropped.items()})
-        branches = rows(tree, selection)
-        num_tokens = sum(int(row.trained.sum()) for row in branches)
-        if not num_tokens:
-            stats["over_branching" if "over_branching" in selection.dropped else "no_trainable_tokens"] += 1
-            continue
-        weight = 1 / (len(graded) * num_tokens)
-        samples += [_sample(row, weight, advantage, rollout.id) for row in branches]
-        stats.update(rows=len(branches), trainable_tokens=num_tokens)
-    return samples, dict(stats)
+    tree = CallTree.build(rollout.calls)
+    selection = (tree_filter or TreeFilter()).select(tree)
+    branches = rows(tree, selection)
+    num_tokens = sum(int(row.trained.sum()) for row in branches)
+    stats = Counter(rollouts=1, rows=0, trainable_tokens=0, no_trainable_tokens=0, over_branching=0)
+    stats.update({f"dropped_{reason}": count for reason, count in selection.dropped.items()})
+    if not num_tokens:
+        stats["over_branching" if "over_branching" in selection.dropped else "no_trainable_tokens"] += 1
+        return [], stats
+    stats.update(rows=len(branches), trainable_tokens=num_tokens)
+    return [_sample(row, 1 / num_tokens, rollout.id) for row in branches], stats
+
+
+def with_advantages(sample: Sample, advantages: float | Floats, share: float = 1.0) -> Sample:
+    """The sample with its weights multiplied by `share`, and an advantage for each trained token, or one for all.
+
+    Raises ValueError for an advantage on a token that is not trained: nobody sampled it here.
+    """
+    trained = sample.weights > 0
+    one = isinstance(advantages, int | float)
+    each = np.where(trained, np.float32(advantages), np.float32(0)) if one else advantages
+    if astray := np.flatnonzero((each != 0) & ~trained).tolist():
+        raise ValueError(f"rollout '{sample.rollout_id}': advantages on tokens that were not sampled, at {astray[:5]}")
+    return replace(sample, advantages=each, weights=sample.weights * np.float32(share))
 
 
 def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
@@ -94,13 +93,12 @@ def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
     return Row(ids, trained, logprobs, call.temperature)
 
 
-def _sample(row: Row, weight: float, advantage: float, rollout_id: str) -> Sample:
-    trained = row.trained.astype(np.float32)
+def _sample(row: Row, weight: float, rollout_id: str) -> Sample:
     return Sample(
         ids=row.ids,
-        weights=trained * np.float32(weight),
+        weights=row.trained * np.float32(weight),
         rollout_logprobs=row.logprobs,
-        advantages=trained * np.float32(advantage),
+        advantages=np.zeros(len(row.ids), dtype=np.float32),
         temperature=row.temperature,
         rollout_id=rollout_id,
     )
