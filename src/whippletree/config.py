@@ -10,11 +10,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from whippletree.algorithms.grpo import GRPO
+from whippletree.algorithms import GRPO, AnyAlgorithm
 from whippletree.errors import ConfigError
 from whippletree.keys import hint, types_of
 from whippletree.sandbox.base import SandboxLimits
@@ -116,18 +116,32 @@ class RunConfig(Section):
     steps: int = Field(default=100, ge=0, description="Optimizer steps.")
     batch_size: int = Field(default=16, ge=1, description="Tasks per step.")
     group_size: int = Field(
-        default=8, ge=2, description="Rollouts per task and step: the group that is normalised together."
+        default=8, ge=1, description="Rollouts per task and step; grpo compares them and needs two, ppo does with one."
     )
     policy: PolicySection = Field(default=PolicySection(), description="The weights and how they are held.")
     sampling: SamplingSection = Field(default=SamplingSection(), description="How completions are drawn.")
     tasks: TasksSection = Field(default=TasksSection(), description="What is asked.")
     harnesses: HarnessesSection = Field(default=HarnessesSection(), description="The harnesses to train through.")
     schedule: Strategy = Field(default=Locality(), description="Which task meets which harness, and when.")
-    algorithm: GRPO = Field(default=GRPO(), description="Credit and loss.")
+    algorithm: AnyAlgorithm = Field(default=GRPO(), description="Credit and loss.")
     optimizer: OptimizerSection = Field(default=OptimizerSection(), description="The update.")
     rollout: RolloutSection = Field(default=RolloutSection(), description="Limits of acting.")
     sandbox: SandboxSection = Field(default=SandboxSection(), description="Where commands run.")
     evaluate: EvaluateSection = Field(default=EvaluateSection(), description="The harness x task matrix.")
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _grpo_unless_named(cls, value: Json) -> Json:
+        return {"type": "grpo", **cast(dict[str, Json], value)} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _groups_that_can_be_compared(self) -> Self:
+        if self.algorithm.type == "grpo" and self.group_size < 2:
+            raise ValueError(
+                f"group_size = {self.group_size}: grpo compares the rollouts of a group, so that it must be greater "
+                'than or equal to 2; algorithm.type = "ppo" does with 1'
+            )
+        return self
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------
@@ -207,21 +221,22 @@ def _explained(model: type[BaseModel], problem: Any) -> str:
             return f"unknown key '{key}' (value {value!r}); {hint(model, key)}"
         case "union_tag_invalid" | "union_tag_not_found":
             if not isinstance(value, dict):
-                return f"{key} = {value!r}: expected a dictionary whose type is one of {', '.join(_STRATEGIES)}"
-            return f"{key}.type = {cast(Json, value).get('type')!r}: expected one of {', '.join(_STRATEGIES)}"
+                return f"{key} = {value!r}: expected a dictionary whose type is one of {', '.join(_TYPES[key])}"
+            return f"{key}.type = {cast(Json, value).get('type')!r}: expected one of {', '.join(_TYPES[key])}"
         case _:
-            return f"{key} = {value!r}: {problem['msg'].removeprefix('Value error, ')}"
+            told = problem["msg"].removeprefix("Value error, ")
+            return f"{key} = {value!r}: {told}" if key else told
 
 
 def _keys(place: Sequence[str | int]) -> Iterator[str]:
-    """The keys of the file, without what pydantic adds: the chosen strategy, and the members of a plain union."""
+    """The keys of the file, without what pydantic adds: the chosen type, and the members of a plain union."""
     for before, part in zip(("", *place), place, strict=False):
-        strategy = before == "schedule" and part in _STRATEGIES
-        if not strategy and part != "str" and not str(part).startswith("tuple["):
+        chosen = part in _TYPES.get(str(before), ())
+        if not chosen and part != "str" and not str(part).startswith("tuple["):
             yield str(part)
 
 
-_STRATEGIES = types_of(Strategy)
+_TYPES = {"schedule": types_of(Strategy), "algorithm": types_of(AnyAlgorithm)}
 
 
 def _toml_lines(tree: dict[str, Json], path: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import shutil
 import time
@@ -18,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from whippletree.algorithms.grpo import GRPO, Credit
+from whippletree.algorithms.base import Algorithm, Credit
 from whippletree.chat.base import Renderer
 from whippletree.chat.compact import CompactRenderer
 from whippletree.chat.template import TemplateRenderer
@@ -36,6 +37,7 @@ from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import SOURCES, Paddock
 from whippletree.types import Group, Rollout, Sampling, Scheduler, Task, TaskSource
 
+log = logging.getLogger(__name__)
 
 class Harnesses:
     """Names to specs of one space."""
@@ -121,7 +123,7 @@ class Run:
     progress: Callable[[Rollout], None] = field(default=lambda rollout: None)
 
     @property
-    def algorithm(self) -> GRPO:
+    def algorithm(self) -> Algorithm:
         return self.config.algorithm
 
     @cached_property
@@ -178,6 +180,11 @@ class Run:
         left = 1.0 - step / max(1, self.config.steps - 1)
         return section.lr * warm * (section.decay_to + (1.0 - section.decay_to) * left)
 
+    def report(self, step: int, problems: Iterable[str]) -> None:
+        """Say what was wrong with a step's input; the step goes on without it."""
+        for problem in problems:
+            log.warning("step %d: %s", step + 1, problem)
+
     def commit(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], clock: Clock) -> None:
         """Make the step permanent: checkpoint first, then everything else in one transaction."""
         self.store.write_checkpoint(step, self.policy.save)
@@ -214,6 +221,7 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
         stack.push_async_callback(sandboxes.close)
         policy = open_policy(config.policy)
         stack.push_async_callback(policy.close)
+        config.algorithm.attach(policy)
         run = Run(config, store, policy, harnesses, sandboxes, tasks, scheduler, point.next_step)
         for set_name in config.evaluate.sets:
             run.evaluation_share(set_name)
@@ -300,6 +308,14 @@ def step_metrics(
         "entropy": learned.get("entropy", 0.0) / weight,
         "clipped": learned.get("clipped", 0.0) / weight,
         "logprob_gap": learned.get("logprob_gap", 0.0) / weight,
+        "correction/mean": learned.get("correction", 0.0) / weight,
+        "correction/truncated": learned.get("correction_truncated", 0.0) / weight,
+        "correction/max": learned.get("correction_max", 0.0),
+        "kl": learned.get("kl", 0.0) / weight,
+        "value/loss": learned.get("value_loss", 0.0),
+        "value/mean": 0.0,
+        "value/explained": 0.0,
+        "value/grad_norm": learned.get("critic_grad_norm", 0.0),
         "probe_gap": gap,
         "grad_norm": learned.get("grad_norm", 0.0),
         "skipped_update": learned.get("skipped_update", 0.0),

@@ -20,7 +20,9 @@ async def train(run: Run) -> None:
         )
         require_graded(groups, f"step {step + 1}")
         credit = algorithm.credit(groups)  # call trees to weighted samples
-        learned = await policy.forward_backward(credit.samples, algorithm.loss)
+        credit = await algorithm.appraise(policy, credit)  # values, reference: what the weights say before the update
+        run.report(step, credit.problems)
+        learned = await policy.forward_backward(credit.samples, algorithm.loss(step))
         sketch = await policy.gradient_sketch(run.scheduler.sketch_size, config.seed)  # of the gradient, where wanted
         learned |= await policy.optim_step(lr=run.lr(step), max_grad_norm=config.optimizer.max_grad_norm)
         gap = await policy.publish()  # serve the new weights, and check that they are served
