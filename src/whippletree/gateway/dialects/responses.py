@@ -182,6 +182,7 @@ def _joined(turn: list[Message]) -> Message:
 _FILLED = ("summary", "content", "arguments", "input")
 """What a stream fills: empty when an item is announced."""
 
+
 def _head(wishes: Wishes, id: str) -> dict[str, Json]:
     """A response before anything is said."""
     return {
