@@ -5,15 +5,17 @@ Everything here is frozen and does no I/O. Token data are numpy arrays of one le
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import socket
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
