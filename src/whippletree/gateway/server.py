@@ -37,6 +37,9 @@ MAX_BODY = 64 << 20
 """Bytes of one request."""
 KEEP_ALIVE_S = 10.0
 """Between two signs of life while a streamed reply is being sampled."""
+IDLE_S = 600
+"""Until a connection between two calls is closed: longer than clients keep one, so that none is closed under a request.
+"""
 _KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 
 Finder = Callable[[str], WireSession | None]
@@ -72,7 +75,9 @@ class Gateway:
         self._model, self._find, self._end, self._keep_alive_s = model, find, end, keep_alive_s
         self._sessions: dict[str, WireSession] = {}
         self._servers: list[asyncio.Server] = []
-        self._config = uvicorn.Config(_app(self), lifespan="off", access_log=False, log_config=None, ws="none")
+        self._config = uvicorn.Config(
+            _app(self), lifespan="off", access_log=False, log_config=None, ws="none", timeout_keep_alive=IDLE_S
+        )
         self._state = ServerState()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):  # a socket for each rollout and connection
