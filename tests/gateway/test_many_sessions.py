@@ -97,7 +97,7 @@ def check(session: CaptureSession) -> None:
     assert session.paths.counts == {"root:start": 1, "continuation": CALLS - 1}
 
 
-@pytest.mark.parametrize("num_sessions", [100, 1000])
+@pytest.mark.parametrize("num_sessions", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_sessions_at_once_lose_and_mix_nothing(num_sessions):
     for session in asyncio.run(converse(num_sessions)):
         check(session)
