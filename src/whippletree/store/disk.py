@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,22 @@ def storing(run: Path, what: str) -> Generator[None]:
             f"the disk that holds {run} is full ({_mib(shutil.disk_usage(run).free)} free): {what} was not stored, "
             f"nothing stored before it is lost. Make room, then resume the run {run}"
         ) from error
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> int:
+    """Write a file of lines, whole or not at all; returns how many there were."""
+    temporary = path.with_name(f".{path.name}.writing")
+    count = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(line + "\n")
+                count += 1
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
 
 
 def sync_tree(path: Path) -> None:
