@@ -31,7 +31,8 @@ from whippletree.harness.spec import HarnessSpec
 from whippletree.policy.local import LocalPolicy, load_model
 from whippletree.rollout.lifecycle import World
 from whippletree.sandbox import Sandboxes, open_sandboxes
-from whippletree.schedule.base import Checked, Plan
+from whippletree.schedule.base import Plan
+from whippletree.schedule.checked import Checked
 from whippletree.schedule.pool import harness_set
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import SOURCES, Paddock

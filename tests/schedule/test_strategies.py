@@ -8,10 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from whippletree.harness.designs import PAPER_HELD_OUT, PAPER_SPACE, PAPER_TRAINING
 from whippletree.schedule.base import Plan
-from whippletree.schedule.strategies import All, Locality, RandomAssign, Repeat, Single, Strategy
+from whippletree.schedule.strategies import All, Locality, Mixed, RandomAssign, Repeat, Single, Strategy
 from whippletree.types import Task
 
-STRATEGIES = [Single(), RandomAssign(), Repeat(), Locality(), All()]
+STRATEGIES = [Single(), RandomAssign(), Repeat(), Locality(), All(), Mixed()]
 NOTHING = np.zeros(0, np.float32)
 SHAPES = {"batch_size": st.integers(1, 9), "num_tasks": st.integers(1, 40), "seed": st.integers(0, 2**32)}
 
@@ -158,6 +158,23 @@ def test_all_covers_every_harness_for_every_task():
         for slot in range(2):
             assert sorted(harnesses(step)[slot] for step in block) == sorted(PAPER_TRAINING)
     assert tasks(found[0]) != tasks(found[18])
+
+
+@given(batch_size=st.integers(1, 40), count=st.integers(1, 18), steps_taken=st.integers(1, 30), seed=st.integers(0, 99))
+def test_mixed_batches_are_balanced_each_and_together(batch_size, count, steps_taken, seed):
+    plan = make_plan(batch_size, seed=seed, harnesses=PAPER_TRAINING[:count])
+    counts = Counter(dict.fromkeys(plan.harnesses, 0))
+    for step in steps(Mixed(), plan, steps_taken):
+        of_step = Counter(harnesses(step))
+        assert max(of_step.values()) - min(of_step[name] for name in plan.harnesses) <= 1
+        counts.update(harnesses(step))
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_mixed_batches_do_not_repeat_their_order():
+    found = [tuple(harnesses(step)) for step in steps(Mixed(), make_plan(batch_size=18), 20)]
+    assert len(set(found)) == 20
+    assert len({first for first, *_ in found}) > 5
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.type)
