@@ -28,6 +28,7 @@ QUICK = {"space show", "space design", "harness show", "tasks list", "tasks show
 """Subcommands that only look, and are run as printed."""
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(whippletree [^`\n]+|make [a-z-]+[^`\n]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
@@ -91,7 +92,11 @@ def test_the_readme_shows_every_command(group):
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_toml_examples_are_read(page, tmp_path):
+def test_toml_examples_are_read(page, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for file, body in MODULE.findall(TEXTS[page]):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(body)
     for language, body in FENCE.findall(TEXTS[page]):
         if language != "toml":
             continue
