@@ -68,7 +68,7 @@ class Histories:
                 continue
             shared = 0
             for ours, theirs in zip(items, known.items, strict=False):
-                if ours != theirs:
+                if ours is not theirs and ours != theirs:
                     break
                 shared += 1
             if shared > most:

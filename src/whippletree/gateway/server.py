@@ -7,7 +7,6 @@ a reply's first byte is sent after its last token was sampled, but for keep-aliv
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import secrets
 import socket
@@ -27,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from whippletree.errors import ContextOverflow, GatewayError
+from whippletree.gateway.bodies import Bodies
 from whippletree.gateway.dialects import CHAT_COMPLETIONS, GEMINI, MESSAGES, RESPONSES
 from whippletree.gateway.dialects.base import CONTEXT_LENGTH, Dialect, DialectError
 from whippletree.gateway.dialects.messages import count_tokens_reply
@@ -130,7 +130,7 @@ class Gateway:
         if session is None:
             return _json(dialect.error(404, "there is no such session; take the base URL that the run gave"), 404)
         try:
-            body = {**await _body(request), **from_url}
+            body = {**session.bodies.read(await _body(request)), **from_url}
             answer = session.ask(dialect, body, request.headers)
         except DialectError as problem:
             session.counts["wire:refused"] += 1
@@ -153,7 +153,7 @@ class Gateway:
         if self._end is None:
             return _json({"error": "sessions are ended by the run that opened them"}, 403)
         try:
-            ending = _ending(await _body(request))
+            ending = _ending(Bodies().read(await _body(request)))
         except DialectError as problem:
             return _json({"error": str(problem)}, 400)
         rollout = await self._end(key, ending)
@@ -231,7 +231,7 @@ class _Routes:
         if session is None:
             return _json(dialect.error(404, "there is no such session"), 404)
         try:
-            tokens = session.count_tokens(dialect, await _body(request))
+            tokens = session.count_tokens(dialect, session.bodies.read(await _body(request)))
         except DialectError as problem:
             return _json(dialect.error(400, str(problem)), 400)
         return _json({"totalTokens": tokens} if dialect is GEMINI else count_tokens_reply(tokens))
@@ -268,8 +268,8 @@ def _api_key(request: HttpRequest) -> str:
     return given.removeprefix("Bearer ").strip() or request.query_params.get("key", "")
 
 
-async def _body(request: HttpRequest) -> dict[str, Json]:
-    """Raises DialectError where it is no JSON object, HTTPException with status 413 where it is too large."""
+async def _body(request: HttpRequest) -> bytes:
+    """Raises HTTPException with status 413 where it is too large."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -277,22 +277,7 @@ async def _body(request: HttpRequest) -> dict[str, Json]:
         if size > MAX_BODY:
             raise HTTPException(413, f"the body is larger than {MAX_BODY >> 20} MiB")
         chunks.append(chunk)
-    data = b"".join(chunks) or b"{}"
-    try:
-        body: Json = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        body = _leniently(data)
-    if not isinstance(body, dict):
-        raise DialectError(f"the body must be a JSON object, got {type(body).__name__}")
-    return body  # pyright: ignore[reportUnknownVariableType]
-
-
-def _leniently(data: bytes) -> Json:
-    """JavaScript writes halves of surrogate pairs where it cuts a text, which strict parsers refuse."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DialectError(f"the body is no valid JSON: {error}") from None
+    return b"".join(chunks) or b"{}"
 
 
 def _ending(body: dict[str, Json]) -> Ending:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whippletree.errors import BudgetSpent, ContextOverflow, WhippletreeError
+from whippletree.gateway.bodies import Bodies
 from whippletree.gateway.capture import Session
 from whippletree.gateway.dialects.base import Dialect, Wishes
 from whippletree.gateway.histories import Histories
@@ -51,6 +52,7 @@ class WireSession:
         self.counts: Counter[str] = Counter()
         """`wire:refused` (bad bodies), `wire:abandoned`, `wire:redelivered`, `wire:overflow`, `wire:closing`."""
         self.last_active = asyncio.get_running_loop().time()
+        self.bodies = Bodies()
         self._histories = Histories()
         self._told_overflows = told_overflows
         self._answers: list[Answer] = []
