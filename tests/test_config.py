@@ -51,7 +51,9 @@ def test_defaults_survive_toml():
     assert parse(tomllib.loads(to_toml(parse({}, "here"))), "there") == parse({}, "here")
 
 
-@pytest.mark.parametrize("name", ["scaling", "single", "evaluate"])
+@pytest.mark.parametrize(
+    "name", ["scaling", "single", "evaluate", "ppo", "grpo-4b", "ppo-4b", "grpo-30b-a3b", "ppo-30b-a3b"]
+)
 def test_recipes_of_runs_are_valid_and_fit_a_screen(name):
     config = parse(recipe(name), name)
     assert parse(tomllib.loads(to_toml(config)), name) == config
