@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -289,7 +290,7 @@ def step_metrics(
 ) -> dict[str, float]:
     """One step in numbers; the table in docs/metrics.md explains them."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    graded = [rollout for rollout in rollouts if rollout.reward is not None]
+    graded = [rollout for rollout in rollouts if rollout.reward is not None and isfinite(rollout.reward.value)]
     weight = max(learned.get("weight", 0.0), 1e-9)
     calls = [call for rollout in rollouts for call in rollout.calls]
     prompt_tokens = sum(len(call.prompt_ids) for call in calls)
