@@ -247,6 +247,19 @@ class PolicyContract:
         assert (await policy.optim_step(lr=1e-2, max_grad_norm=1.0))["grad_norm"] == 0.0
 
     @asynchronous
+    async def test_sketches_are_of_the_gradient_so_far_and_add_up(self, make):
+        policy = make()
+        samples, found = [sample_of(20), sample_of(30)], []
+        for batch in (samples, samples[:1], samples[1:]):
+            await policy.forward_backward(batch, negative_log_likelihood)
+            found.append(await policy.gradient_sketch(64, seed=5))
+            norm = (await policy.optim_step(lr=0.0, max_grad_norm=1e-6))["grad_norm"]
+        np.testing.assert_allclose(found[0], found[1] + found[2], rtol=1e-2, atol=1e-4 * norm)
+        assert 0.5 < np.linalg.norm(found[2]) / norm < 2.0
+        assert np.array_equal(await policy.gradient_sketch(64, seed=5), np.zeros(64))
+        assert (await policy.gradient_sketch(0, seed=5)).shape == (0,)
+
+    @asynchronous
     async def test_nothing_to_learn_from_changes_nothing(self, make):
         policy = make()
         before = await policy.logprobs([tokens(20)])

@@ -122,9 +122,7 @@ def test_what_is_wrong_is_told_as_the_configuration_is_read(modules, table, word
 
 def test_what_is_opened_must_be_a_scheduler(modules):
     schedule = parse({"schedule": {"type": "own_schedules:Settled"}}, "here").schedule
-    with pytest.raises(
-        ScheduleError, match="Settled' opens is no scheduler: object lacks sketch_size, assign"
-    ):
+    with pytest.raises(ScheduleError, match="Settled' opens is no scheduler: object lacks sketch_size, assign"):
         schedule.open(PLAN)
 
 

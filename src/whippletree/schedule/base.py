@@ -1,6 +1,7 @@
 """What every schedule is given, and the scheduler that all stateless strategies share.
 
-A strategy is a function of its settings, the seed and the step alone: a resumed run goes on as if nothing had happened.
+Invariant: what is drawn follows from the seed and a key, and no generator is kept. So a strategy is a function of its
+settings, the seed, the step and what it observed, and a resumed run goes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from whippletree.types import Assignment, Floats, Group, Json, Task
 
 TASKS, ANCHORS, TIES, INDEPENDENT, CYCLES, WARM_UP, CHOICES = range(7)
-"""Streams of random numbers, one per purpose."""
+"""Streams of random numbers, one per purpose; keys from 100 on are left to schedules outside the package."""
 
 
 @dataclass(frozen=True, slots=True)
