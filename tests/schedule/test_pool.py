@@ -41,6 +41,15 @@ def test_a_balanced_set_is_an_orthogonal_array_where_there_is_one():
     assert harness_set(PAPER_SPACE, "balanced:18", 5).method == "orthogonal array"
 
 
+@pytest.mark.parametrize("size", [1, 2, 9, 18, 54, 100, 243])
+def test_balanced_sets_of_every_size_meet_levels_equally_often(size):
+    names = harness_set(PAPER_SPACE, f"balanced:{size}", 0).names
+    assert len(set(names)) == size
+    for factor in zip(*map(PAPER_SPACE.parse, names), strict=True):
+        met = [factor.count(level) for level in range(3)]
+        assert max(met) - min(met) <= 1
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
