@@ -19,11 +19,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from whippletree import show
+from whippletree import programs, show, stored
 from whippletree.config import merged, parse, read_toml, to_toml, with_overrides
 from whippletree.errors import ConfigError, StoreError, WhippletreeError
 from whippletree.show import Interrupted, JsonOption, err, out, wait_for
-from whippletree.types import Json
+from whippletree.types import Json, Rollout
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +34,7 @@ app = typer.Typer(
 nano_app = typer.Typer(no_args_is_help=True, help="The embedded policy.")
 for name, sub in (
     ("space", show.space_app),
-    ("harness", show.harness_app),
+    ("harness", programs.harness_app),
     ("tasks", show.tasks_app),
     ("config", show.config_app),
     ("nano", nano_app),
@@ -130,6 +130,82 @@ def evaluate(
 
 
 @app.command()
+def demonstrate(
+    config: ConfigArg,
+    per_harness: Annotated[int, typer.Option("--tasks", min=1, help="Tasks for each training harness.")] = 64,
+    change: SetOption = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="The run directory to make, or to go on with.")
+    ] = None,
+) -> None:
+    """Have a scripted expert solve training tasks in every training harness: rollouts to begin fine-tuning with."""
+    from whippletree.demonstrate import demonstrate as story
+    from whippletree.run import open_run
+    from whippletree.store.run_dir import RunStore
+
+    found = parse(with_overrides(recipe(config), change or []), config)
+    path = directory or Path("runs") / f"demonstrate-{Path(config).stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if not (path / "run.sqlite").exists():
+        RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
+
+    async def work() -> tuple[int, int]:
+        with RunStore.open(path) as store:
+            async with open_run(found, store) as run:
+                return await story(run, per_harness, _say_rollout)
+
+    passed, made = wait_for(work(), f"what is finished is kept, and the same command with --dir {path} goes on")
+    out.print(f"{passed} of {made} demonstrations passed: {path}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def gateway(
+    config: ConfigArg = "evaluate",
+    change: SetOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="`nano`, a directory, or a model name; what --upstream calls it.")
+    ] = None,
+    upstream: Annotated[str | None, typer.Option(help="Base URL of a server that holds the policy (vLLM).")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="The upstream model's tokenizer; by default its name.")] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="The run directory to make.")] = None,
+    address: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "127.0.0.1:8080",
+) -> None:
+    """Serve a policy to any agent program, and capture every call it makes. The upstream's key is OPENAI_API_KEY."""
+    from whippletree.serve import Upstream, serve_gateway
+    from whippletree.store.run_dir import RunStore
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ConfigError(f"--address {address}: expected HOST:PORT, for example 127.0.0.1:8080")
+    if upstream and not model:
+        raise ConfigError("--upstream needs --model, the name by which that server knows the model")
+    if tokenizer and not upstream:
+        raise ConfigError("--tokenizer goes with --upstream; a local model has its own")
+    tree = with_overrides(recipe(config), [*(change or []), "steps=0"])
+    found = parse(merged(tree, {"policy": {"model": model}}) if model and not upstream else tree, config)
+    behind = (
+        Upstream(upstream, model, tokenizer or model, os.environ.get("OPENAI_API_KEY", ""))
+        if upstream and model
+        else None
+    )
+    path = directory or Path("runs") / f"gateway-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
+
+    def say(text: str) -> None:
+        err.print(text, markup=False, soft_wrap=True)
+
+    async def story() -> None:
+        with RunStore.open(path) as store:
+            say(f"run directory: {path}")
+            await serve_gateway(found, store, (host, int(port)), behind, say)
+
+    wait_for(story(), f"what was captured is in {path}")
+
+
+app.command()(stored.export)
+app.command()(stored.sft)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, one arm each; the first is the reference.")],
     directory: Annotated[Path, typer.Option("--dir", help="Where report.html and figures/ go.")] = Path(),
@@ -196,6 +272,11 @@ def recipe(name: str) -> dict[str, Json]:
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigError(f"there is no recipe and no file '{name}'; the recipes are {', '.join(shipped)}")
     return read_toml(Path(name))
+
+
+def _say_rollout(rollout: Rollout) -> None:
+    verdict = rollout.error or ("passed" if rollout.passed else "failed")
+    err.print(f"{rollout.harness} {rollout.task_id}: {verdict}", markup=False, soft_wrap=True)
 
 
 def _run(path: Path, plain: bool, to_go_on: str, *, fresh: bool) -> None:

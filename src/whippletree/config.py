@@ -63,7 +63,11 @@ class HarnessesSection(Section):
     )
     train: str | tuple[str, ...] = Field(
         default="training",
-        description="base, training, held-out, all, balanced:RUNS, random:RUNS, one name, or a list of names.",
+        description="base, training, held-out, all, balanced:RUNS, random:RUNS, one name (such as S0T1O0C0W2, pi or "
+        "claude-code:minimal), or a list of names.",
+    )
+    adapters: tuple[str, ...] = Field(
+        default=(), description="Modules outside the package that hold an ADAPTER, by their dotted names."
     )
     draw_names: bool = Field(
         default=False, description="Draw the tools' names for each task, so that the policy must read the tool list."
@@ -74,6 +78,9 @@ class RolloutSection(Section):
     concurrency: int = Field(default=128, ge=1, description="Rollouts at the same time.")
     timeout_s: float = Field(
         default=120.0, gt=0, description="Wall seconds of one rollout; it is then graded as it is."
+    )
+    idle_timeout_s: float = Field(
+        default=60.0, gt=0, description="Seconds after which an agent program that makes no model call is stopped."
     )
     max_calls: int = Field(default=40, ge=1, description="Model calls of one rollout.")
     max_tokens: int = Field(default=2000, ge=1, description="Sampled tokens of one rollout.")

@@ -11,10 +11,11 @@ from whippletree.analysis.figures import Curve, heatmap, interval_chart, learnin
 from whippletree.analysis.report import ReportData, Timing, html_report, text_report
 from whippletree.analysis.scores import PolicyScores, by_level
 from whippletree.analysis.tables import Table, pass_intervals
-from whippletree.config import RunConfig, to_toml
+from whippletree.config import RunConfig
 from whippletree.harness.certificate import certify
-from whippletree.run import Harnesses, config_of
-from whippletree.schedule.pool import harness_set
+from whippletree.harnesses import Harnesses
+from whippletree.run import config_of
+from whippletree.sft import is_tuning
 from whippletree.store.run_dir import RunStore
 from whippletree.types import Score
 
@@ -24,6 +25,11 @@ PANELS = (
     ("groups/with_signal", "Share of groups with signal"),
     ("tokens/sampled", "Sampled tokens per step"),
 )
+TUNING = (
+    ("loss", "Loss on the rollouts of a step (nats per token)"),
+    ("validation/loss", "Loss on the rollouts held back (nats per token)"),
+)
+"""Panels of fine-tuning, which acts in no harness."""
 
 
 def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Table] = ()) -> ReportData:
@@ -40,32 +46,34 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
     config = RunConfig()
     for arm, paths in runs.items():
         sets: dict[str, list[Score]] = {}
+        text = ""
         for seed, path in enumerate(paths):
             with RunStore.open(path, read_only=True) as store:
-                config = config_of(store)
-                for name in config.evaluate.sets:
-                    sets.setdefault(name, []).extend(store.scores(name, "final"))
-                curves += [Curve(arm, metric, store.metric(metric), seed) for metric, _ in PANELS]
+                text, tuning = store.config_toml, is_tuning(store)
+                curves += [Curve(arm, name, store.metric(name), seed) for name, _ in (TUNING if tuning else PANELS)]
                 for record in store.steps():
                     wall_s += record.wall_s
                     num_rollouts += int(record.metrics["rollouts"])
                     for stage in ("sampling", "sandbox", "learning", "other"):
                         cpu_s[stage] = cpu_s.get(stage, 0.0) + record.metrics[f"cpu_s/{stage}"]
+                if not tuning:
+                    config = config_of(store)
+                    for name in config.evaluate.sets:
+                        sets.setdefault(name, []).extend(store.scores(name, "final"))
         policies.append(PolicyScores(arm, {name: cells for name, cells in sets.items() if cells}))
-        certificates |= _certificates(config, arm)
-        configs.append(f"# {arm}\n{to_toml(config)}")
-    space = Harnesses(config.harnesses).space
+        certificates |= _certificates(config, arm) if sets else {}
+        configs.append(f"# {arm}\n{text}")
     return ReportData(
         title=title,
         policies=tuple(policies),
-        levels_of=lambda name: dict(zip(space.keys, space.parse(name), strict=True)),
+        levels_of=Harnesses(config.harnesses).levels,
         curves=tuple(curve for curve in curves if curve.points),
-        panels=PANELS,
+        panels=PANELS + TUNING,
         tables=tuple(tables),
         certificates=certificates,
         config="\n".join(configs),
         timing=Timing(num_rollouts, wall_s, cpu_s) if num_rollouts else None,
-        notes=_notes(config),
+        notes=_notes(config) if any(policy.sets for policy in policies) else (),
     )
 
 
@@ -103,12 +111,13 @@ def _rng() -> np.random.Generator:
 
 
 def _certificates(config: RunConfig, arm: str) -> dict[str, str]:
-    space = Harnesses(config.harnesses).space
-    trained = harness_set(space, config.harnesses.train, config.seed)
-    found = {f"{arm}: trained on": certify(trained).to_text()}
+    harnesses = Harnesses(config.harnesses)
+    trained = harnesses.design(config.harnesses.train, config.seed)
+    found = {f"{arm}: trained on": certify(trained).to_text()} if trained else {}
     if "held_out" in config.evaluate.sets:
-        held_out = harness_set(space, config.evaluate.sets["held_out"], config.seed)
-        found["held out"] = certify(held_out, other=trained).to_text()
+        held_out = harnesses.design(config.evaluate.sets["held_out"], config.seed)
+        if held_out:
+            found["held out"] = certify(held_out, other=trained).to_text()
     return found
 
 

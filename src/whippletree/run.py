@@ -7,6 +7,7 @@ import resource
 import shutil
 import time
 import tomllib
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,42 +25,22 @@ from whippletree.algorithms.base import Algorithm, Credit
 from whippletree.chat.base import Renderer
 from whippletree.chat.compact import CompactRenderer
 from whippletree.chat.template import TemplateRenderer
-from whippletree.config import HarnessesSection, PolicySection, RunConfig, TasksSection, parse
+from whippletree.config import PolicySection, RunConfig, TasksSection, parse
 from whippletree.errors import ConfigError, PolicyError, SandboxError
-from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
-from whippletree.harness.space import HarnessSpace
-from whippletree.harness.spec import HarnessSpec
+from whippletree.gateway.server import Gateway
+from whippletree.harnesses import Harnesses
 from whippletree.policy.local import LocalPolicy, load_model
+from whippletree.rollout.blackbox import Terms
 from whippletree.rollout.lifecycle import World
+from whippletree.rollout.runner import Runner
 from whippletree.sandbox import Sandboxes, open_sandboxes
 from whippletree.schedule.base import Plan
 from whippletree.schedule.checked import Checked
-from whippletree.schedule.pool import harness_set
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import SOURCES, Paddock
 from whippletree.types import Group, Rollout, Sampling, Scheduler, Task, TaskSource
 
 log = logging.getLogger(__name__)
-
-class Harnesses:
-    """Names to specs of one space."""
-
-    def __init__(self, section: HarnessesSection) -> None:
-        self.space: HarnessSpace
-        self.base: HarnessSpec
-        if section.space == "paper":
-            self.space, self.base = paper_space(), paper_base()
-        else:
-            self.space, self.base = load_space(Path(section.space))
-        if section.draw_names:
-            self.base = patched(self.base, {"draw": "task"}, "harnesses.draw_names")
-        self._known: dict[str, HarnessSpec] = {}
-
-    def spec(self, name: str) -> HarnessSpec:
-        """Raises HarnessError for a name that the space does not have."""
-        if name not in self._known:
-            self._known[name] = compose(self.space, self.space.parse(name), self.base)
-        return self._known[name]
 
 
 def task_source(section: TasksSection) -> TaskSource:
@@ -79,6 +60,12 @@ def open_policy(section: PolicySection) -> LocalPolicy:
         with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
             return _opened(path, section)
     return _opened(section.model, section)
+
+
+def nano_renderer() -> Renderer:
+    """That of the embedded policy, without its weights."""
+    with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
+        return renderer_for(path)
 
 
 def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
@@ -118,6 +105,7 @@ class Run:
     store: RunStore
     policy: LocalPolicy
     harnesses: Harnesses
+    gateway: Gateway
     sandboxes: Sandboxes
     tasks: TaskSource
     scheduler: Scheduler
@@ -143,7 +131,7 @@ class Run:
         Raises HarnessError for a set that is none, ConfigError where the split has too few tasks.
         """
         section = self.config.evaluate
-        harnesses = harness_set(self.harnesses.space, section.sets[set_name], self.config.seed).names
+        harnesses = self.harnesses.names(section.sets[set_name], self.config.seed)
         per_harness = -(-section.rollouts_per_set // len(harnesses))
         needed, there = per_harness * len(harnesses), len(self.evaluation_tasks)
         if there < needed:
@@ -152,6 +140,17 @@ class Run:
                 f"tasks, but split '{section.split}' has {there}; ask for fewer"
             )
         return harnesses, per_harness
+
+    def runner(self, name: str) -> Runner:
+        """What runs the harness of that name. Raises HarnessError where nothing does."""
+        config = self.config
+        terms = Terms(
+            timeout_s=config.rollout.timeout_s,
+            idle_timeout_s=config.rollout.idle_timeout_s,
+            context=config.policy.max_context,
+            max_tokens=config.sampling.max_tokens,
+        )
+        return self.harnesses.runner(name, self.gateway, terms)
 
     @cached_property
     def world(self) -> World:
@@ -163,7 +162,7 @@ class Run:
             policy=self.policy,
             sandboxes=self.sandboxes,
             tasks=self.tasks,
-            harness=self.harnesses.spec,
+            harness=self.runner,
             sampling=Sampling(self.config.sampling.temperature, self.config.sampling.max_tokens),
             seed=seed,
             max_calls=limits.max_calls,
@@ -207,10 +206,9 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
     """
     harnesses = Harnesses(config.harnesses)
     tasks = task_source(config.tasks)
-    space = harnesses.space
     plan = Plan(
-        harnesses=harness_set(space, config.harnesses.train, config.seed).names,
-        distance=lambda a, b: space.distance(space.parse(a), space.parse(b)),
+        harnesses=harnesses.names(config.harnesses.train, config.seed),
+        distance=harnesses.distance,
         tasks=tasks.tasks(config.tasks.split),
         batch_size=config.batch_size,
         group_size=config.group_size,
@@ -221,12 +219,17 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
     async with AsyncExitStack() as stack:
         sandboxes = open_sandboxes(config.sandbox.kind, config.sandbox.limits)
         stack.push_async_callback(sandboxes.close)
+        gateway = Gateway()
+        stack.push_async_callback(gateway.stop)
         policy = open_policy(config.policy)
         stack.push_async_callback(policy.close)
         config.algorithm.attach(policy)
-        run = Run(config, store, policy, harnesses, sandboxes, tasks, scheduler, point.next_step)
+        run = Run(config, store, policy, harnesses, gateway, sandboxes, tasks, scheduler, point.next_step)
+        met = set(plan.harnesses if config.steps else ())
         for set_name in config.evaluate.sets:
-            run.evaluation_share(set_name)
+            met.update(run.evaluation_share(set_name)[0])
+        for name in met:
+            run.runner(name)
         store.truncate_after(point.next_step - 1)
         if point.checkpoint is not None:
             policy.load(point.checkpoint)
@@ -293,6 +296,9 @@ def step_metrics(
     graded = [rollout for rollout in rollouts if rollout.reward is not None and isfinite(rollout.reward.value)]
     weight = max(learned.get("weight", 0.0), 1e-9)
     calls = [call for rollout in rollouts for call in rollout.calls]
+    boundary: Counter[str] = Counter()
+    for rollout in rollouts:
+        boundary.update(rollout.counts)
     prompt_tokens = sum(len(call.prompt_ids) for call in calls)
     return {
         "reward": mean(rollout.reward.value for rollout in graded if rollout.reward is not None),
@@ -322,6 +328,7 @@ def step_metrics(
         "grad_norm": learned.get("grad_norm", 0.0),
         "skipped_update": learned.get("skipped_update", 0.0),
         **credit.metrics,
+        **{f"boundary/{name}": float(count) for name, count in sorted(boundary.items())},
         **{f"cpu_s/{name}": seconds for name, seconds in clock.split().items()},
         "wall_s": clock.wall_s,
     }

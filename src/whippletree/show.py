@@ -17,7 +17,7 @@ from whippletree.errors import WhippletreeError
 from whippletree.keys import explain
 
 if TYPE_CHECKING:
-    from whippletree.run import Harnesses
+    from whippletree.harnesses import Harnesses
 
 T = TypeVar("T")
 
@@ -183,6 +183,6 @@ def wait_for(work: Coroutine[Any, Any, T], to_go_on: str) -> T:
 
 
 def _harnesses(space: str, draw_names: bool = False) -> Harnesses:
-    from whippletree.run import Harnesses
+    from whippletree.harnesses import Harnesses
 
     return Harnesses(HarnessesSection(space=space, draw_names=draw_names))

@@ -9,6 +9,7 @@ import numpy as np
 from whippletree.chat.compact import CompactRenderer, train_tokenizer
 from whippletree.harness.levels import compose, paper_base, paper_space
 from whippletree.rollout.lifecycle import World
+from whippletree.rollout.whitebox import WhiteBox
 from whippletree.sandbox import open_sandboxes
 from whippletree.tasks.paddock import Paddock
 from whippletree.types import Assignment, Message, Sampling, TokenSample, ToolCall
@@ -74,10 +75,10 @@ class Watched:
         self.inner, self.before_open = inner, before_open
         self.opened = []
 
-    async def open(self, files):
+    async def open(self, files, furnishing=None):
         if self.before_open is not None:
             await self.before_open()
-        sandbox = await self.inner.open(files)
+        sandbox = await self.inner.open(files, furnishing)
         self.opened.append(sandbox)
         return sandbox
 
@@ -96,7 +97,7 @@ def make_world(policy, sandboxes=None, **changes):
         policy=policy,
         sandboxes=sandboxes or Watched(open_sandboxes("process")),
         tasks=PADDOCK,
-        harness=spec,
+        harness=lambda name: WhiteBox(spec(name)),
         **settings | changes,
     )
 

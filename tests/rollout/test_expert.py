@@ -10,7 +10,7 @@ from scripted_policy import PADDOCK, RENDERER, ScriptedPolicy, assignment, make_
 
 from whippletree.rollout.expert import Expert
 from whippletree.rollout.lifecycle import roll_out_once
-from whippletree.rollout.whitebox import Outcome, run
+from whippletree.rollout.whitebox import run
 from whippletree.sandbox import open_sandboxes
 from whippletree.types import Message, Request, StopReason
 
@@ -51,8 +51,6 @@ def test_every_kind_is_solved_in_every_harness(harness):
     for task, (expert, outcome, reward) in zip(tasks, attempts(harness, tasks), strict=True):
         assert (task.id, reward.value) == (task.id, 1.0)
         assert outcome.stop_reason == StopReason.FINISHED
-        turns = sum(call.kind == "main" for call in expert.calls)
-        assert outcome == Outcome(StopReason.FINISHED, turns)
         assert all(call.parse_error is None for call in expert.calls)
 
 
@@ -69,7 +67,7 @@ def test_slips_are_refused_and_do_no_harm():
 def test_what_the_expert_said_solves_the_task_for_a_policy_too(harness):
     """The same tokens through the whole life of a rollout: boundary, sandbox and grade."""
     asked = assignment("move_to_folder", 0, harness)
-    ((expert, outcome, _),) = attempts(harness, [asked.task])
+    ((expert, _, _),) = attempts(harness, [asked.task])
     policy = ScriptedPolicy([call.completion_ids for call in expert.calls])
 
     async def again():
@@ -80,7 +78,7 @@ def test_what_the_expert_said_solves_the_task_for_a_policy_too(harness):
             await sandboxes.close()
 
     rollout = asyncio.run(again())
-    assert (rollout.passed, rollout.error, rollout.num_turns) == (True, None, outcome.num_turns)
+    assert (rollout.passed, rollout.error) == (True, None)
     assert [call.kind for call in rollout.calls] == [call.kind for call in expert.calls]
 
 

@@ -73,10 +73,12 @@ def test_a_timeout_is_graded_on_what_was_done():
     assert len(rollout.calls) == 1
 
 
-@pytest.mark.parametrize("budget", [{"max_calls": 1}, {"max_tokens": 1}])
-def test_a_spent_budget_is_graded_on_what_was_done(budget):
+@pytest.mark.parametrize(
+    ("budget", "reason"), [({"max_calls": 1}, StopReason.MAX_TURNS), ({"max_tokens": 1}, StopReason.MAX_TOKENS)]
+)
+def test_a_spent_budget_is_graded_on_what_was_done(budget, reason):
     rollout, _, _ = play([GOLD, DONE], **budget)
-    assert (rollout.stop_reason, rollout.error, rollout.num_turns) == (StopReason.MAX_TOKENS, None, 1)
+    assert (rollout.stop_reason, rollout.error, rollout.num_turns) == (reason, None, 1)
     assert rollout.reward is not None
 
 
@@ -96,10 +98,10 @@ class Failing(Watched):
         super().__init__(open_sandboxes("process"))
         self.method, self.error = method, error
 
-    async def open(self, files):
+    async def open(self, files, furnishing=None):
         if self.method == "open":
             raise self.error
-        sandbox = await super().open(files)
+        sandbox = await super().open(files, furnishing)
 
         async def fail(*args):
             raise self.error

@@ -8,7 +8,7 @@ import pytest
 
 from whippletree.errors import BudgetSpent, ContextOverflow, SandboxError
 from whippletree.harness.levels import compose, paper_base, paper_space, patched
-from whippletree.rollout.whitebox import Outcome, run
+from whippletree.rollout.whitebox import run
 from whippletree.types import Completion, ExecResult, Message, StopReason, Task, ToolCall
 
 TASK = Task("paddock/train/copy/1", "paddock", "train", "copy", 1, "copy oak.txt to elm.txt")
@@ -34,12 +34,14 @@ class Script:
     def __init__(self, *items):
         self.items = list(items)
         self.requests = []
+        self.turns = 0
 
     async def complete(self, request):
         self.requests.append(request)
         item = self.items.pop(0)
         if isinstance(item, Exception):
             raise item
+        self.turns += request.kind == "main"
         return item
 
 
@@ -62,7 +64,7 @@ def play(name, workspace, *items, patch=None):
     spec = patched(compose(space, space.parse(name), paper_base()), patch or {}, "test")
     script = Script(*items)
     outcome = asyncio.run(run(spec, TASK, ShellSandbox(workspace), script, random.Random(0)))
-    return outcome, script.requests
+    return (outcome.stop_reason, script.turns), script.requests
 
 
 def last(request):
@@ -72,7 +74,7 @@ def last(request):
 def test_runs_tools_and_finishes_with_text(tmp_path):
     (tmp_path / "oak.txt").write_text("red\n")
     outcome, requests = play("S0T0O0C0W0", tmp_path, bash("cp oak.txt elm.txt; cat elm.txt; false"), say("done."))
-    assert outcome == Outcome(StopReason.FINISHED, 2)
+    assert outcome == (StopReason.FINISHED, 2)
     assert (tmp_path / "elm.txt").read_text() == "red\n"
     assert [message.role for message in requests[1].messages] == ["system", "user", "assistant", "tool"]
     assert last(requests[1]) == ("tool", "red")
@@ -86,7 +88,7 @@ def test_several_calls_are_answered_in_order(tmp_path):
     create = ("file_editor", {"command": "create", "path": "a", "file_text": "x"})
     both = say("", create, ("execute_bash", {"command": "cat a"}))
     outcome, requests = play("S0T0O0C0W0", tmp_path, both, say())
-    assert outcome == Outcome(StopReason.FINISHED, 2)
+    assert outcome == (StopReason.FINISHED, 2)
     answers = [(message.tool_call_id, message.content) for message in requests[1].messages[-2:]]
     assert answers == [("c0", "created a"), ("c1", "x")]
 
@@ -96,7 +98,7 @@ def test_aliases_do_the_real_work_and_distractors_do_nothing(tmp_path):
     wrong = say("", ("document_editor", {"action": "create", "document": "b"}))
     image = say("", ("resize_image", {"image": "a"}))
     outcome, requests = play("S0T1O0C0W0", tmp_path, write, wrong, image, say("done."))
-    assert outcome == Outcome(StopReason.FINISHED, 4)
+    assert outcome == (StopReason.FINISHED, 4)
     assert last(requests[1]) == ("tool", "created a")
     assert last(requests[2]) == ("tool", "error: content is needed for create")
     assert last(requests[3]) == ("tool", "error: this tool is not available here.")
@@ -106,7 +108,7 @@ def test_aliases_do_the_real_work_and_distractors_do_nothing(tmp_path):
 def test_distractors_are_no_errors_of_form(tmp_path):
     calls = [say("", ("kdx", {"entry": "x"}))] * 5
     outcome, _ = play("S0T2O0C0W0", tmp_path, *calls, say("done."))
-    assert outcome == Outcome(StopReason.FINISHED, 6)
+    assert outcome == (StopReason.FINISHED, 6)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,14 +131,14 @@ def test_same_seed_same_messages(tmp_path):
 
 def test_a_parse_error_is_told_and_the_rollout_goes_on(tmp_path):
     outcome, requests = play("S0T0O0C0W0", tmp_path, say("<call", parse_error="the call is not closed"), say("done."))
-    assert outcome == Outcome(StopReason.FINISHED, 2)
+    assert outcome == (StopReason.FINISHED, 2)
     assert requests[1].messages[-2].content == "<call"
     assert last(requests[1]) == ("user", "error: the call is not closed")
 
 
 def test_a_text_that_was_cut_off_is_no_answer(tmp_path):
     outcome, requests = play("S0T0O0C0W0", tmp_path, say("I will now", finish="length"), say("done."))
-    assert outcome == Outcome(StopReason.FINISHED, 2)
+    assert outcome == (StopReason.FINISHED, 2)
     assert last(requests[1])[1].startswith("error: the message was cut off")
 
 
@@ -149,9 +151,9 @@ def test_calls_in_a_malformed_message_are_answered_but_not_run(tmp_path):
 
 def test_consecutive_errors_end_the_rollout_where_the_spec_says_so(tmp_path):
     bad = [say("x", parse_error="bad"), say("", ("sh", {})), say("", ("execute_bash", "{"))]
-    assert play("S0T0O0C0W0", tmp_path, *bad)[0] == Outcome(StopReason.MAX_TURNS, 3)
+    assert play("S0T0O0C0W0", tmp_path, *bad)[0] == (StopReason.MAX_TURNS, 3)
     broken_up = [*bad[:2], bash("true"), *bad[:2], say("done.")]
-    assert play("S0T0O0C0W0", tmp_path, *broken_up)[0] == Outcome(StopReason.FINISHED, 6)
+    assert play("S0T0O0C0W0", tmp_path, *broken_up)[0] == (StopReason.FINISHED, 6)
     patient = {"limits": {"max_errors": None}}
     assert play("S0T0O0C0W0", tmp_path, *bad, *bad, say("done."), patch=patient)[0].stop_reason == StopReason.FINISHED
 
@@ -161,15 +163,19 @@ def test_consecutive_errors_end_the_rollout_where_the_spec_says_so(tmp_path):
 
 def test_turns_are_limited(tmp_path):
     outcome, _ = play("S0T0O0C0W0", tmp_path, *[bash("true")] * 5, patch={"limits.max_turns": 4})
-    assert outcome == Outcome(StopReason.MAX_TURNS, 4)
+    assert outcome == (StopReason.MAX_TURNS, 4)
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(BudgetSpent("spent", "tokens"), StopReason.MAX_TOKENS), (BudgetSpent("spent", "calls"), StopReason.MAX_TURNS), (ContextOverflow("full"), StopReason.CONTEXT_OVERFLOW)],
+    [
+        (BudgetSpent("spent", "tokens"), StopReason.MAX_TOKENS),
+        (BudgetSpent("spent", "calls"), StopReason.MAX_TURNS),
+        (ContextOverflow("full"), StopReason.CONTEXT_OVERFLOW),
+    ],
 )
 def test_limits_of_the_session_end_the_rollout(tmp_path, error, reason):
-    assert play("S0T0O0C0W0", tmp_path, bash("true"), error)[0] == Outcome(reason, 1)
+    assert play("S0T0O0C0W0", tmp_path, bash("true"), error)[0] == (reason, 1)
 
 
 def test_a_broken_sandbox_is_for_the_caller(tmp_path):
@@ -184,7 +190,7 @@ def test_compaction_keeps_five_turns_and_shows_the_summary(tmp_path):
     steps = [bash(f"echo {i}") for i in range(8)]
     items = [*steps, say("did 0 to 2"), *steps[:3], say(""), say("done.")]
     outcome, requests = play("S0T0O0C1W0", tmp_path, *items)
-    assert outcome == Outcome(StopReason.FINISHED, 12)
+    assert outcome == (StopReason.FINISHED, 12)
     assert [i for i, request in enumerate(requests) if request.kind == "compaction"] == [8, 12]
     compaction, after = requests[8], requests[9]
     assert compaction.tools == ()
@@ -202,7 +208,7 @@ def test_external_summary_is_a_file_that_the_agent_can_read(tmp_path):
     steps = [bash(f"echo {i}") for i in range(5)]
     items = [*steps, say("did 0 and 1"), bash("cat .notes/summary.txt"), say("done.")]
     outcome, requests = play("S0T0O0C2W0", tmp_path, *items, patch={"context.max_tokens": 16})
-    assert outcome == Outcome(StopReason.FINISHED, 7)
+    assert outcome == (StopReason.FINISHED, 7)
     assert requests[5].kind == "compaction"
     assert requests[5].max_tokens == 16
     assert ".notes/summary.txt" in requests[6].messages[1].content
@@ -217,7 +223,7 @@ def test_a_summary_that_cannot_be_written_does_not_leave_the_workspace(tmp_path)
     outside.mkdir()
     items = [bash("ln -s ../outside .notes"), *[bash("true")] * 4, say("a summary"), say("done.")]
     outcome, requests = play("S0T0O0C2W0", workspace, *items)
-    assert outcome.stop_reason == StopReason.FINISHED
+    assert outcome[0] == StopReason.FINISHED
     assert "error: .notes/summary.txt" in requests[6].messages[1].content
     assert list(outside.iterdir()) == []
 
@@ -228,7 +234,7 @@ def test_a_summary_that_cannot_be_written_does_not_leave_the_workspace(tmp_path)
 def test_a_call_before_the_plan_is_refused(tmp_path):
     items = [bash("touch a"), say("first look, then act."), bash("touch b"), say("done.")]
     outcome, requests = play("S0T0O0C0W1", tmp_path, *items)
-    assert outcome == Outcome(StopReason.FINISHED, 4)
+    assert outcome == (StopReason.FINISHED, 4)
     assert last(requests[1]) == ("tool", "refused: write a short plan first.")
     assert last(requests[2]) == ("user", "plan noted. continue.")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
@@ -240,7 +246,7 @@ def test_progress_is_asked_for_after_three_steps(tmp_path):
         *(bash("touch x"), say("two of three done."), bash("touch y"), say("done.")),
     ]
     outcome, requests = play("S0T0O0C0W2", tmp_path, *items)
-    assert outcome == Outcome(StopReason.FINISHED, 7)
+    assert outcome == (StopReason.FINISHED, 7)
     assert [message.role for message in requests[3].messages[-2:]] == ["tool", "user"]
     assert last(requests[3]) == ("user", "check your progress: say what is done and what is left.")
     assert last(requests[4]) == ("tool", "refused: first say what is done and what is left.")

@@ -54,7 +54,7 @@ class Histories:
         """Raises DialectError."""
         raw = dialect.raw_tools(body)
         for known_dialect, known_raw, tools in self._tools:
-            if known_dialect is dialect and known_raw == raw:
+            if known_dialect is dialect and _same(known_raw, raw):
                 return tools
         tools = dialect.tools(raw)
         self._tools = [*self._tools[1 - _KEPT :], (dialect, raw, tools)]
@@ -68,9 +68,16 @@ class Histories:
                 continue
             shared = 0
             for ours, theirs in zip(items, known.items, strict=False):
-                if ours is not theirs and ours != theirs:
+                if not _same(ours, theirs):
                     break
                 shared += 1
             if shared > most:
                 best, most = known, shared
         return best, most
+
+
+def _same(one: Json, other: Json) -> bool:
+    try:
+        return one is other or one == other
+    except RecursionError:
+        return False

@@ -14,8 +14,6 @@ from itertools import takewhile
 
 from whippletree.types import CallKind, Exchange, Message, ModelCall
 
-_MAIN: CallKind = "main"
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -62,11 +60,10 @@ def classify(calls: Sequence[ModelCall], rules: Rules) -> list[CallKind]:
     facts = _facts(calls)
     signed = [_by_sign(call, rules) for call in facts]
     shapes = Counter((call.system, call.tools) for call, kind in zip(facts, signed, strict=True) if kind is None)
-    if not shapes:
-        return [kind if kind is not None else _MAIN for kind in signed]
-    main = max(shapes, key=lambda shape: (bool(shape[1]), shapes[shape]))  # the first of equals
-    kinds = zip(facts, signed, strict=True)
-    return [kind if kind is not None else _by_shape(call, main, rules) for call, kind in kinds]
+    # Of the shapes the most frequent with tools; the first of equals.
+    nothing: tuple[str, tuple[str, ...]] = ("", ())
+    main = max(shapes, key=lambda shape: (bool(shape[1]), shapes[shape]), default=nothing)
+    return [kind or _by_shape(call, main, rules) for call, kind in zip(facts, signed, strict=True)]
 
 
 def _facts(calls: Sequence[ModelCall]) -> list[_Facts]:
@@ -109,12 +106,15 @@ def _by_sign(call: _Facts, rules: Rules) -> CallKind | None:
         ("auxiliary", rules.auxiliary_user, call.last_user),
         ("notification", rules.notification_user if call.after_final else "", call.last_user),
     )
-    return next((kind for kind, pattern, text in signs if pattern and re.search(pattern, text)), None)
+    for kind, pattern, text in signs:
+        if pattern and re.search(pattern, text):
+            return kind
+    return None
 
 
 def _by_shape(call: _Facts, main: tuple[str, tuple[str, ...]], rules: Rules) -> CallKind:
     if not rules.side_by_shape or (call.system, call.tools) == main:
-        return _MAIN
+        return "main"
     if not call.tools and main[1]:
         return "compaction" if call.system == main[0] and call.continues else "auxiliary"
     return "main" if call.system == main[0] else "subagent"

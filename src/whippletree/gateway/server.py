@@ -28,7 +28,7 @@ from uvicorn.server import ServerState
 from whippletree.errors import ContextOverflow, GatewayError
 from whippletree.gateway.bodies import Bodies
 from whippletree.gateway.dialects import CHAT_COMPLETIONS, GEMINI, MESSAGES, RESPONSES
-from whippletree.gateway.dialects.base import CONTEXT_LENGTH, Dialect, DialectError
+from whippletree.gateway.dialects.base import CONTEXT_LENGTH, Dialect, DialectError, ascii_json
 from whippletree.gateway.dialects.messages import count_tokens_reply
 from whippletree.gateway.wire import Answer, WireSession
 from whippletree.types import Completion, Json, Rollout
@@ -346,4 +346,8 @@ async def _kept_alive(
 
 
 def _json(body: Json, status: int = 200) -> Response:
-    return Response(orjson.dumps(body), status, media_type="application/json")
+    try:
+        data = orjson.dumps(body)
+    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs
+        data = ascii_json(body)
+    return Response(data, status, media_type="application/json")

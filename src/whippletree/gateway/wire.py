@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from whippletree.errors import BudgetSpent, ContextOverflow, WhippletreeError
+from whippletree.errors import BudgetSpent, ContextOverflow
 from whippletree.gateway.bodies import Bodies
 from whippletree.gateway.capture import Session
 from whippletree.gateway.dialects.base import Dialect, Wishes
@@ -46,7 +46,7 @@ class WireSession:
         self.session = session
         self.stop_reason: StopReason | None = None
         """Why the session is over, None while it goes on."""
-        self.failure: WhippletreeError | None = None
+        self.failure: Exception | None = None
         """What broke it, where `stop_reason` is ERROR."""
         self.over = asyncio.Event()
         self.counts: Counter[str] = Counter()
@@ -95,7 +95,7 @@ class WireSession:
         for kept in self._answers:
             kept.abandoned |= kept.task is answer.task
 
-    def end(self, reason: StopReason, failure: WhippletreeError | None = None) -> None:
+    def end(self, reason: StopReason, failure: Exception | None = None) -> None:
         """Answer no more; the first reason stays."""
         if self.stop_reason is None:
             self.stop_reason, self.failure = reason, failure
@@ -122,7 +122,7 @@ class WireSession:
             if self.counts["wire:overflow"] <= self._told_overflows:
                 raise
             self.end(StopReason.CONTEXT_OVERFLOW)
-        except WhippletreeError as failure:
+        except Exception as failure:  # whoever opened the session raises it: the harness could only ask again
             self.end(StopReason.ERROR, failure)
         return self._closing()
 

@@ -56,8 +56,9 @@ class RemoteSampler:
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
-        choice = (await self.post("/completions", body))["choices"][0]
-        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        choice: dict[str, Json] = (await self.post("/completions", body))["choices"][0]
+        ids: Json = choice.get("token_ids")
+        logprobs: Json = choice["logprobs"]["token_logprobs"] if choice.get("logprobs") else None
         if ids is None or logprobs is None or len(ids) != len(logprobs):
             raise PolicyError(
                 f"{self._client.base_url} returns no token ids with log-probabilities; use vLLM 0.10 or newer"
@@ -81,6 +82,7 @@ class RemoteSampler:
 
     async def post(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
         """Raises PolicyError where the server cannot be reached or refuses, with what it said."""
+        problem = ""
         for attempt in range(RETRIES + 1):
             try:
                 response = await self._client.post(path, json=body)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from whippletree.errors import WhippletreeError
 from whippletree.gateway.capture import CaptureSession
-from whippletree.harness.spec import HarnessSpec
 from whippletree.policy.base import Policy
+from whippletree.rollout.runner import Attempt, Outcome, Runner
 from whippletree.rollout.timing import Stopwatch, TimedSampler, TimedSandbox
-from whippletree.rollout.whitebox import Outcome
-from whippletree.rollout.whitebox import run as run_whitebox
 from whippletree.sandbox.base import Sandboxes
 from whippletree.types import Assignment, Reward, Rollout, Sampling, StopReason, TaskSource
 
@@ -31,34 +30,47 @@ class World:
     policy: Policy
     sandboxes: Sandboxes
     tasks: TaskSource
-    harness: Callable[[str], HarnessSpec]
+    harness: Callable[[str], Runner]
     sampling: Sampling
     seed: int
     max_calls: int
     max_tokens: int
     timeout_s: float
+    session: Callable[[World, Assignment, str, Stopwatch], CaptureSession] | None = None
+    """Where a scripted agent takes the policy's place; None for the policy itself."""
+
+
+def seed_of(world: World, rollout_id: str) -> int:
+    digest = hashlib.sha256(f"{world.seed}/{rollout_id}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
+
+
+def policy_session(world: World, assignment: Assignment, rollout_id: str, stopwatch: Stopwatch) -> CaptureSession:
+    """The model boundary of one rollout, with the policy behind it."""
+    return CaptureSession(
+        rollout_id,
+        TimedSampler(world.policy, stopwatch),
+        world.policy.renderer,
+        world.sampling,
+        seed=seed_of(world, rollout_id),
+        max_calls=world.max_calls,
+        max_tokens=world.max_tokens,
+    )
 
 
 async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -> Rollout:
     """Act, stop, grade, clean up."""
     stopwatch = Stopwatch()
-    digest = hashlib.sha256(f"{world.seed}/{rollout_id}".encode()).digest()
-    seed = int.from_bytes(digest[:6], "big")
-    session = CaptureSession(
-        rollout_id,
-        TimedSampler(world.policy, stopwatch),
-        world.policy.renderer,
-        world.sampling,
-        seed=seed,
-        max_calls=world.max_calls,
-        max_tokens=world.max_tokens,
-    )
+    session = (world.session or policy_session)(world, assignment, rollout_id, stopwatch)
+    rng = random.Random(seed_of(world, rollout_id))
     error = None
     with stopwatch.measure("total"):
         try:
-            outcome, reward = await _attempt(world, assignment, session, random.Random(seed), stopwatch)
+            outcome, reward = await _attempt(world, assignment, session, rng, stopwatch)
+            if not any(call.kind == "main" and len(call.completion_ids) for call in session.calls):
+                outcome, reward, error = Outcome(StopReason.ERROR), None, _nothing_to_train(session, outcome)
         except (WhippletreeError, OSError) as failure:
-            outcome, reward = Outcome(StopReason.ERROR, _num_turns(session)), None
+            outcome, reward = Outcome(StopReason.ERROR), None
             error = f"{type(failure).__name__}: {failure}"
     return Rollout(
         id=rollout_id,
@@ -71,8 +83,9 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
         reward=reward,
         stop_reason=outcome.stop_reason,
         error=error,
-        num_turns=outcome.num_turns,
+        num_turns=sum(call.kind == "main" for call in session.calls),
         timings_s=stopwatch.seconds,
+        counts=dict(session.paths.counts + Counter(outcome.counts)),
     )
 
 
@@ -80,18 +93,18 @@ async def _attempt(
     world: World, assignment: Assignment, session: CaptureSession, rng: random.Random, stopwatch: Stopwatch
 ) -> tuple[Outcome, Reward]:
     """Act in a sandbox that is closed whatever happens, and grade what is left in it."""
-    task, spec = assignment.task, world.harness(assignment.harness)
+    task, runner = assignment.task, world.harness(assignment.harness)
     with stopwatch.measure("sandbox"):
-        sandbox = TimedSandbox(await world.sandboxes.open(task.files), stopwatch)
+        sandbox = TimedSandbox(await world.sandboxes.open(task.files, runner.furnishing), stopwatch)
     limit = asyncio.timeout(world.timeout_s)
     try:
         try:
             async with limit:
-                outcome = await run_whitebox(spec, task, sandbox, session, rng)
+                outcome = await runner.run(Attempt(task, sandbox, session, rng))
         except TimeoutError:
             if not limit.expired():
                 raise
-            outcome = Outcome(StopReason.TIMEOUT, _num_turns(session))
+            outcome = Outcome(StopReason.TIMEOUT)
         await sandbox.stop()
         with stopwatch.measure("grade"):
             return outcome, world.tasks.grade(task, sandbox.workspace)
@@ -99,6 +112,12 @@ async def _attempt(
         await sandbox.close()
 
 
-def _num_turns(session: CaptureSession) -> int:
-    """Assistant messages of the main conversation so far."""
-    return sum(call.kind == "main" for call in session.calls)
+def _nothing_to_train(session: CaptureSession, outcome: Outcome) -> str:
+    """A grade without a token that could be trained must not pass silently."""
+    if not session.calls:
+        hint = " (does the first prompt leave room in policy.max_context?)"
+        return f"no_model_call: the harness ended with {outcome.stop_reason} before a token was sampled{hint}"
+    kinds = dict(Counter(call.kind for call in session.calls))
+    return (
+        f"no_trainable_token: none of the rollout's calls is a main call with a sampled token; calls by kind: {kinds}"
+    )

@@ -16,6 +16,8 @@ from whippletree.harness import context, observation, system_prompt, tools, work
 from whippletree.harness.context import Turn
 from whippletree.harness.spec import HarnessSpec, fill
 from whippletree.rollout import builtin
+from whippletree.rollout.runner import Attempt, Outcome
+from whippletree.sandbox.base import Furnishing
 from whippletree.types import (
     Completion,
     ExecResult,
@@ -32,10 +34,14 @@ CUT_OFF = "the message was cut off at the length limit, write a shorter one"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    stop_reason: StopReason
-    num_turns: int
-    """Assistant messages of the main conversation; compaction calls are not counted."""
+class WhiteBox:
+    """A spec as a runner."""
+
+    spec: HarnessSpec
+    furnishing: Furnishing | None = None
+
+    async def run(self, attempt: Attempt) -> Outcome:
+        return await run(self.spec, attempt.task, attempt.sandbox, attempt.session, attempt.rng)
 
 
 async def run(spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session, rng: random.Random) -> Outcome:
@@ -52,10 +58,10 @@ async def run(spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session,
             await episode.turn()
     except BudgetSpent as spent:
         reason = StopReason.MAX_TURNS if spent.of == "calls" else StopReason.MAX_TOKENS
-        return Outcome(reason, episode.num_turns)
+        return Outcome(reason)
     except ContextOverflow:
-        return Outcome(StopReason.CONTEXT_OVERFLOW, episode.num_turns)
-    return Outcome(episode.stop_reason, episode.num_turns)
+        return Outcome(StopReason.CONTEXT_OVERFLOW)
+    return Outcome(episode.stop_reason)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """DeepSeek Harness: run by a short script with its SDK, over chat completions."""
 
+from whippletree.gateway.kinds import Rules
 from whippletree.rollout.adapters.base import Adapter, Pip, ShellTool, Variant
 
 _SCRIPT = '''"""Run one task in a profile of the harness: run.py PROFILE TASK."""
@@ -101,6 +102,7 @@ ADAPTER = Adapter(
             about="the SDK's profile",
         ),
     },
+    rules=Rules(compaction_user="You are now acting as a compaction engine"),
     version_args=("-m", "deepseek_harness_runtime", "--version"),
     about="DeepSeek's harness",
 )

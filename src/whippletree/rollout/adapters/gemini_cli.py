@@ -43,6 +43,9 @@ ADAPTER = Adapter(
     shell=ShellTool("run_shell_command", {"command": "$command", "description": "Run a command"}),
     env={"GEMINI_API_KEY": "$key", "GOOGLE_GEMINI_BASE_URL": "$base_url", "GEMINI_CLI_NO_RELAUNCH": "true"},
     files={".gemini/settings.json": _SETTINGS},
-    rules=Rules(compaction_system="summarizes internal chat history"),
+    rules=Rules(
+        subagent_system="If you stop calling tools without calling this, you have failed",
+        compaction_system="responsible for distilling chat history",
+    ),
     about="Google's coding agent",
 )

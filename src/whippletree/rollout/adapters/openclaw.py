@@ -5,7 +5,7 @@ from whippletree.rollout.adapters.base import Adapter, Npm, ShellTool, Variant
 _CONFIG = """{
   "agents": {"defaults": {"model": {"primary": "local/$model"}, "skipBootstrap": true}},
   "update": {"checkOnStart": false},
-  "tools": {TOOLS, "exec": {"security": "full", "ask": "off"}, "toolSearch": false},
+  "tools": {TOOLS, "exec": {"security": "full", "ask": "off"}},
   "models": {
     "mode": "replace",
     "providers": {
@@ -51,12 +51,16 @@ ADAPTER = Adapter(
     variants={
         # With these alone no notes that come and go are put at the end of each request.
         "": Variant(
-            files={"openclaw.json": _CONFIG.replace("TOOLS", '"allow": ["exec", "read", "write", "edit"]')},
+            files={
+                "openclaw.json": _CONFIG.replace(
+                    "TOOLS", '"allow": ["exec", "read", "write", "edit"], "toolSearch": false'
+                )
+            },
             about="four tools",
         ),
         "full": Variant(
             files={"openclaw.json": _CONFIG.replace("TOOLS", '"profile": "coding"')},
-            about="the profile for coding; each request ends in notes that the next one does not repeat",
+            about="the profile for coding, most of whose tools are searched for; each request ends in notes that the next one does not repeat",
         ),
     },
     memory_mb=16_384,

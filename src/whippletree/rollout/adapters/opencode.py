@@ -58,7 +58,7 @@ ADAPTER = Adapter(
     rules=Rules(
         subagent_header=r"x-parent-session-id: .",
         auxiliary_system="You are a title generator",
-        compaction_system="You are (a helpful AI assistant tasked with|an anchored context) summariz",
+        compaction_system="You are a context summarization agent",
     ),
     about="an open agent with sub-agents",
 )

@@ -18,10 +18,26 @@ _SETTINGS = """{
     "skipLoopDetection": true,
     "generationConfig": {"timeout": 3600000, "maxRetries": 1, "contextWindowSize": $context}
   },
+  "memory": {"enableManagedAutoMemory": false, "enableManagedAutoDream": false, "enableAutoSkill": false},
   "tools": {
     "shell": {"enableInteractiveShell": false},
     "toolSearch": {"enabled": false},
-    "exclude": ["agent", "list_agents", "web_fetch"]
+    "exclude": [
+      "agent",
+      "cron_create",
+      "cron_delete",
+      "cron_list",
+      "enter_worktree",
+      "exit_worktree",
+      "list_agents",
+      "loop_wakeup",
+      "monitor",
+      "record_artifact",
+      "send_message",
+      "task_stop",
+      "web_fetch",
+      "web_search"
+    ]
   }
 }
 """
@@ -39,6 +55,10 @@ ADAPTER = Adapter(
         "QWEN_CODE_MAX_OUTPUT_TOKENS": "$max_tokens",
     },
     files={".qwen/settings.json": _SETTINGS},
-    rules=Rules(compaction_system="summarizes internal chat history"),
+    # It asks in the thread first, and with a system prompt where that fails.
+    rules=Rules(
+        compaction_system="You are the component that summarizes a conversation",
+        compaction_user="You are the component that summarizes a conversation",
+    ),
     about="Alibaba's coding agent",
 )
