@@ -97,6 +97,22 @@ def check(session: CaptureSession) -> None:
     assert session.paths.counts == {"root:start": 1, "continuation": CALLS - 1}
 
 
+def test_small_parts_of_a_reply_are_sent_at_once():
+    async def listen() -> bool:
+        gateway = Gateway()
+        sock = socket.create_server(("127.0.0.1", 0))
+        await gateway.listen(sock)
+        _, writer = await asyncio.open_connection(*sock.getsockname())
+        await asyncio.sleep(0.01)
+        (connection,) = gateway._state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        writer.close()
+        await gateway.stop()
+        return bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    assert asyncio.run(listen())
+
+
 @pytest.mark.parametrize("num_sessions", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_sessions_at_once_lose_and_mix_nothing(num_sessions):
     for session in asyncio.run(converse(num_sessions)):

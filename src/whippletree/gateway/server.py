@@ -101,6 +101,8 @@ class Gateway:
         """Accept connections on a listening socket, until the server that is returned is closed."""
         if not self._config.loaded:
             self._config.load()
+        # Else the second part of a reply waits for the client's delayed acknowledgement of the first, some 40 ms.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server = await asyncio.get_running_loop().create_server(self._protocol, sock=sock)
         self._servers.append(server)
         return server
