@@ -40,7 +40,7 @@ class DictatedSession(CaptureSession):
             command = self._left.pop(0)
             arguments = _filled(shell.arguments, command=command, quoted=repr(command))
             if not shell.name:
-                return Message("assistant", arguments["text"])
+                return Message("assistant", str(arguments["text"]))
             return Message("assistant", "", (ToolCall("", shell.name, json.dumps(arguments)),))
         if shell.final_tool:
             arguments = _filled(shell.final_arguments, answer=FINAL)

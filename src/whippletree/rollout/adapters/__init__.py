@@ -69,7 +69,7 @@ def find(name: str, adapters: Mapping[str, Adapter] = ADAPTERS) -> tuple[Adapter
         names = ", ".join(f"{plain}:{each}" if each else plain for each in adapter.variants)
         raise HarnessError(f"harness '{plain}' has no variant '{suffix}'; known are {names}")
     variant = adapter.variants[suffix]
-    return replace(adapter, shell=variant.shell or adapter.shell), variant
+    return replace(adapter, shell=variant.shell) if variant.shell else adapter, variant
 
 
 def _imported(name: str) -> Adapter:

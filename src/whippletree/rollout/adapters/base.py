@@ -83,7 +83,7 @@ class Variant:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so that it can be a key
 class Adapter:
     name: str
     package: Npm | Pip

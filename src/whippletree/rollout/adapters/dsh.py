@@ -11,11 +11,10 @@ import sys
 from deepseek_harness import DeepSeekHarness
 
 profile, task = sys.argv[1:]
-home = os.environ["HOME"]
 with DeepSeekHarness(
-    dsh_home=home + "/.dsh",
+    dsh_home=os.environ["DSH_HOME"],
     profile=profile,
-    patches=(home + "/profile.patch.yml",),
+    patches=(os.environ["HOME"] + "/profile.patch.yml",),
     provider="local",
     model=os.environ["DSH_LOCAL_MODEL"],
     initialize_timeout_seconds=600,
@@ -83,6 +82,7 @@ ADAPTER = Adapter(
     command=("$home/run.py", "$args", "$instruction"),
     shell=ShellTool("bash", {"command": "$command"}),
     env={
+        "DSH_HOME": "$home/.dsh",
         "DSH_LOCAL_KEY": "$key",
         "DSH_LOCAL_MODEL": "$model",
         "DSH_TELEMETRY_MODE": "DISABLED",

@@ -228,16 +228,16 @@ def _plain(version: str) -> str:
 
 
 def _open_to_all(prefix: Path) -> int:
-    """Let every user read and run what is there; returns bytes of the files."""
-    size = 0
+    """Let every user read and run what is there; returns bytes on the disk."""
+    blocks: dict[int, int] = {}  # by inode, as a file may have two names
     for folder, _, names in os.walk(prefix):
         Path(folder).chmod(0o755)
         for path in (Path(folder, name) for name in names):
             if not path.is_symlink():
                 status = path.stat()
                 path.chmod(status.st_mode & 0o777 | (0o555 if status.st_mode & 0o100 else 0o444))
-                size += status.st_size
-    return size
+                blocks[status.st_ino] = status.st_blocks
+    return sum(blocks.values()) * 512
 
 
 def _os_problem(adapter: Adapter, place: Path, error: OSError) -> str:

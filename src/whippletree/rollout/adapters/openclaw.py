@@ -60,7 +60,7 @@ ADAPTER = Adapter(
         ),
         "full": Variant(
             files={"openclaw.json": _CONFIG.replace("TOOLS", '"profile": "coding"')},
-            about="the profile for coding, most of whose tools are searched for; each request ends in notes that the next one does not repeat",
+            about="the profile for coding with a tool search; each request ends in notes that the next does not repeat",
         ),
     },
     memory_mb=16_384,
