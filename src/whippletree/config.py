@@ -33,6 +33,11 @@ class PolicySection(Section):
         default="nano", description="`nano`, a directory written by save_pretrained, or a Hugging Face model name."
     )
     max_context: int = Field(default=768, ge=32, description="Tokens of prompt and completion together.")
+    max_positions: int | None = Field(
+        default=None,
+        ge=32,
+        description="Replaces the model's own limit of positions; beyond it the model must be fine-tuned first.",
+    )
     num_slots: int = Field(default=128, ge=1, description="Completions that are sampled at the same time.")
     micro_batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens in one forward and backward pass.")
     lockstep: bool = Field(

@@ -27,7 +27,8 @@ async def evaluate(run: Run, *, label: str, step: int) -> dict[str, list[Score]]
             groups = await roll_out(world, chunk, concurrency=concurrency, progress=run.progress)
             if not finished:
                 require_graded(groups, f"the evaluation under '{name}'")
-            run.store.commit_scores(name, label, step, scores(groups))
+            rollouts = [rollout for group in groups for rollout in group.rollouts if rollout.reward is not None]
+            run.store.commit_scores(name, label, step, scores(groups), rollouts)
     return {name: run.store.scores(name, label, step) for name in section.sets}
 
 

@@ -70,6 +70,13 @@ def nano_renderer() -> Renderer:
 
 def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
     model = load_model(path)
+    if section.max_positions is not None:
+        if not getattr(model.config, "rope_parameters", None):
+            raise PolicyError(
+                f"policy.max_positions = {section.max_positions}: '{path}' has a table of positions, which cannot grow; "
+                "only rotary positions can"
+            )
+        model.config.max_position_embeddings = section.max_positions
     return LocalPolicy(
         model,
         renderer_for(path),

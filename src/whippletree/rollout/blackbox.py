@@ -21,6 +21,9 @@ from whippletree.rollout.runner import Attempt, Outcome
 from whippletree.sandbox.base import Furnishing, SandboxLimits
 from whippletree.types import ExecResult, Sandbox, StopReason
 
+LEAST_CONTEXT = 32_768
+"""Tokens of context that programs are told at least: with less some refuse to start. What really fits, the gateway says.
+"""
 GRACE_S = 30.0
 """How long a program may go on after its session is over."""
 
@@ -93,7 +96,7 @@ class BlackBox:
             instruction=attempt.task.instruction,
             prefix=sandbox.inside(self.installation),
             home=sandbox.inside(sandbox.home),
-            context=terms.context,
+            context=max(terms.context, LEAST_CONTEXT),
             max_tokens=terms.max_tokens,
         )
         launch = materialise(self.adapter, self.variant, place)
