@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Matrices are small and work runs in several processes: more threads would only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint check-slow study-headline nano docs clean system
+.PHONY: help quickstart test lint check-slow study-headline study-programs nano docs clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,17 @@ check-slow: .venv/installed-dev ## All tests, with those that take minutes
 
 study-headline: .venv/installed ## The study behind the README's table; kept and resumed
 	$(BIN)/whippletree study headline --results results/headline.json
+
+study-programs: .venv/installed ## Train through real agent programs, from a warm start; kept and resumed
+	$(BIN)/whippletree harness install claude-code dsh
+	test -d runs/programs/demo || $(BIN)/whippletree demonstrate scaling --tasks 100 --dir runs/programs/demo \
+	  --set 'harnesses.train=["S0T0O0C0W0", "claude-code:minimal", "dsh"]' $(LONG) --set policy.num_slots=32 \
+	  --set policy.lockstep=false --set rollout.concurrency=10
+	test -d runs/programs/warm || $(BIN)/whippletree sft --from runs/programs/demo --dir runs/programs/warm $(LONG) \
+	  --set epochs=1 --set optimizer.lr=1e-3
+	$(BIN)/whippletree study programs --dir runs/programs/study --results results/programs.json
+
+LONG := --set policy.max_context=2048 --set policy.max_positions=2049
 
 nano: .venv/installed ## Make the embedded policy anew from its recipe
 	$(BIN)/whippletree nano make src/whippletree/policy/nano/weights
