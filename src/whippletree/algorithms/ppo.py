@@ -49,7 +49,7 @@ class PPO(BaseModel):
     critic: Annotated[CriticKind, Field(description="A model of its own, or a linear head on the policy's states.")] = (
         "model"
     )
-    critic_lr: Annotated[float, Field(gt=0, description="Learning rate of the critic's own AdamW.")] = 3e-4
+    critic_lr: Annotated[float, Field(gt=0, description="Learning rate of the critic's own AdamW.")] = 1e-3
     value_steps: Annotated[int, Field(ge=0, description="First steps, in which the critic alone learns.")] = 5
     value_clip: Annotated[
         float, Field(ge=0, description="A value gains nothing by moving further than this in one update; 0: no limit.")
