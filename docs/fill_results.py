@@ -1,4 +1,4 @@
-"""Write the tables of results/NAME.json between the README's `results:NAME` markers; run by `make docs`.
+"""Write the tables of results/NAME.json between the pages' `results:NAME` markers; run by `make docs`.
 
 A block whose results file is absent stays as it is. Running it twice changes nothing.
 """
@@ -32,5 +32,5 @@ def filled(page: str, results: Path) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(encoding="utf-8"), ROOT / "results"), encoding="utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        page.write_text(filled(page.read_text(encoding="utf-8"), ROOT / "results"), encoding="utf-8")

@@ -73,8 +73,8 @@ def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
     if section.max_positions is not None:
         if not getattr(model.config, "rope_parameters", None):
             raise PolicyError(
-                f"policy.max_positions = {section.max_positions}: '{path}' has a table of positions, which cannot grow; "
-                "only rotary positions can"
+                f"policy.max_positions = {section.max_positions}: '{path}' has a table of positions; only rotary "
+                "positions can be more than a model was made with"
             )
         model.config.max_position_embeddings = section.max_positions
     return LocalPolicy(

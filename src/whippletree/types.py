@@ -99,6 +99,8 @@ class Completion:
     """Why the sampled text is no proper message, in words that the model can act on; content then holds the text."""
     cached_tokens: int = 0
     """Prompt tokens that were not computed again."""
+    stop: str | None = None
+    """The request's stop string that ended it, where one did; it is not in the message."""
 
 
 @dataclass(frozen=True, slots=True)

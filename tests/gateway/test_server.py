@@ -369,6 +369,16 @@ def test_stop_strings_and_limits_of_the_harness_are_kept_and_the_rest_is_recorde
     assert capture.calls[0].temperature == 1.0
 
 
+def test_a_stop_string_is_named_where_the_protocol_has_a_place_for_it():
+    async def story(there):
+        url, _, _ = there.session(say("list the files"))
+        async with anthropic_client(url) as client:
+            return await client.messages.create(model="m", max_tokens=9, messages=[TASK], stop_sequences=[" files"])
+
+    reply = play(story)
+    assert (reply.content[0].text, reply.stop_reason, reply.stop_sequence) == ("list the", "stop_sequence", " files")
+
+
 def test_malformed_tool_calls_reach_the_harness_as_text():
     ids = RENDERER.encode_completion(call("ls"))
     ids = ids[ids != TOKENIZER.token_to_id("<|val|>")]

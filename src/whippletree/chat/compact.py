@@ -148,7 +148,8 @@ class CompactRenderer:
         return ids
 
     def _encode_message(self, message: Message) -> Ids:
-        ids = [self._special[_MARKS[message.role]], *self._encode(message.content)]
+        # Of whole messages one copy is kept, as an array.
+        ids = [self._special[_MARKS[message.role]], *self._encode_text(message.content)]
         for call in message.tool_calls:
             ids += [self._special["<|call|>"], *self._encode(call.name)]
             for key, value in _arguments(call).items():

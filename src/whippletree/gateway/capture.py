@@ -99,6 +99,7 @@ class CaptureSession:
             policy_version=sample.policy_version,
             parse_error=parse_error,
             cached_tokens=sample.cached_tokens,
+            stop=stop,
         )
         self._record(request, prompt, completion)
         return completion

@@ -58,12 +58,12 @@ class _Facts:
 def classify(calls: Sequence[ModelCall], rules: Rules) -> list[CallKind]:
     """The kind of each call of one rollout, in order. A kind other than main that a request named itself stays."""
     facts = _facts(calls)
-    signed = [_by_sign(call, rules) for call in facts]
+    signed: list[CallKind | None] = [_by_sign(call, rules) for call in facts]
     shapes = Counter((call.system, call.tools) for call, kind in zip(facts, signed, strict=True) if kind is None)
     # Of the shapes the most frequent with tools; the first of equals.
     nothing: tuple[str, tuple[str, ...]] = ("", ())
     main = max(shapes, key=lambda shape: (bool(shape[1]), shapes[shape]), default=nothing)
-    return [kind or _by_shape(call, main, rules) for call, kind in zip(facts, signed, strict=True)]
+    return [_by_shape(call, main, rules) if kind is None else kind for call, kind in zip(facts, signed, strict=True)]
 
 
 def _facts(calls: Sequence[ModelCall]) -> list[_Facts]:

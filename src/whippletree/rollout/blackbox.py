@@ -22,8 +22,7 @@ from whippletree.sandbox.base import Furnishing, SandboxLimits
 from whippletree.types import ExecResult, Sandbox, StopReason
 
 LEAST_CONTEXT = 32_768
-"""Tokens of context that programs are told at least: with less some refuse to start. What really fits, the gateway says.
-"""
+"""Tokens of context that programs are told at least, as some refuse to start with less; the gateway says what fits."""
 GRACE_S = 30.0
 """How long a program may go on after its session is over."""
 

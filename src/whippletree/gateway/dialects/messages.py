@@ -130,7 +130,7 @@ class Messages:
     def reply(self, wishes: Wishes, completion: Completion, id: str) -> Json:
         told = _opening(wishes, completion, id)
         told["content"] = [block for block, _ in _blocks(completion.message, id)]
-        told["stop_reason"] = _STOP_REASONS[completion.finish_reason]
+        told |= _ending(completion)
         told["usage"]["output_tokens"] = len(completion.completion_ids)
         return told
 
@@ -142,7 +142,7 @@ class Messages:
                 yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
         usage = _usage(completion, len(completion.completion_ids))
-        stop = {"stop_reason": _STOP_REASONS[completion.finish_reason], "stop_sequence": None}
+        stop = _ending(completion)
         yield _event("message_delta", delta=stop, usage=usage)
         yield _event("message_stop")
 
@@ -284,3 +284,9 @@ def _usage(completion: Completion, output_tokens: int) -> dict[str, int]:
 
 def _event(kind: str, **fields: Json) -> bytes:
     return f"event: {kind}\ndata: {ascii_json({'type': kind, **fields})}\n\n".encode()
+
+
+def _ending(completion: Completion) -> dict[str, Json]:
+    if completion.stop is not None and completion.finish_reason == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop}
+    return {"stop_reason": _STOP_REASONS[completion.finish_reason], "stop_sequence": None}
