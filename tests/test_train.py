@@ -78,7 +78,7 @@ def test_everything_of_a_run_is_in_its_store(undisturbed, tree):
         assert store.meta()["finished"] is True
         assert [record.step for record in store.steps()] == [0, 1, 2]
         assert [record.policy_version for record in store.steps()] == [1, 2, 3]
-        rollouts = store.rollouts(with_calls=True)
+        rollouts = [rollout for rollout in store.rollouts(with_calls=True) if rollout.purpose == "train"]
         assert len(rollouts) == 3 * tree["batch_size"] * tree["group_size"]
         assert all(rollout.error is None and rollout.calls for rollout in rollouts)
         assert {call.policy_version for rollout in rollouts for call in rollout.calls} == {0, 1, 2}
