@@ -319,10 +319,11 @@ def test_a_retry_after_a_broken_connection_gets_the_same_reply():
     async def story(there):
         slow = Slow(say("done"), say("files"))
         url, capture, wire = there.session(sampler=slow)
+        impatient = httpx.Timeout(None, read=0.1)
         body = {"messages": [TASK]}
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ReadTimeout):
-                await client.post(f"{url}/v1/chat/completions", json=body, timeout=0.05)
+                await client.post(f"{url}/v1/chat/completions", json=body, timeout=impatient)
             while not wire.counts["wire:abandoned"]:
                 await asyncio.sleep(0.01)
             slow.go.set()

@@ -11,14 +11,30 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import aiohttp
 import numpy as np
+import orjson
 
 from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.types import Ids, Json, Sampling, TokenSample
 
 RETRIES = 3
 """After connection errors and status 429 or 5xx, with growing pauses."""
+FIRST_PAUSE_S = 0.5
+CONNECT_S = 30.0
+"""For a connection; sampling may take as long as it likes."""
+
+
+class _Refused(PolicyError):
+    """Status 4xx other than 429."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class _TextOnly(PolicyError):
+    """A reply without tokens."""
 
 
 class RemoteSampler:
@@ -27,17 +43,24 @@ class RemoteSampler:
     def __init__(self, base_url: str, model: str, *, max_context: int, api_key: str = "") -> None:
         self.max_context = max_context
         self.model = model
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None)
-        self._client = httpx.AsyncClient(base_url=base_url.rstrip("/"), headers=headers, timeout=None, limits=limits)
+        self._url = base_url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
 
     async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            trust_env=True,
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        await self._http.close()
 
     async def sample(
         self, prompt_ids: Ids, sampling: Sampling, *, stop_ids: tuple[int, ...], session: str, seed: int
@@ -47,7 +70,7 @@ class RemoteSampler:
             raise ContextOverflow(f"{session}: a prompt of {len(prompt_ids)} tokens, a context of {self.max_context}")
         body = {
             "model": self.model,
-            "prompt": prompt_ids.tolist(),
+            "prompt": np.ascontiguousarray(prompt_ids),
             "max_tokens": min(sampling.max_tokens, room),
             "temperature": sampling.temperature,
             "seed": seed % (1 << 63),
@@ -56,13 +79,12 @@ class RemoteSampler:
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
-        choice: dict[str, Json] = (await self.post("/completions", body))["choices"][0]
+        told = await self.post("/completions", body)
+        choice: dict[str, Json] = (told.get("choices") or [{}])[0]
         ids: Json = choice.get("token_ids")
-        logprobs: Json = choice["logprobs"]["token_logprobs"] if choice.get("logprobs") else None
+        logprobs: Json = (choice.get("logprobs") or {}).get("token_logprobs")
         if ids is None or logprobs is None or len(ids) != len(logprobs):
-            raise PolicyError(
-                f"{self._client.base_url} returns no token ids with log-probabilities; use vLLM 0.10 or newer"
-            )
+            raise _TextOnly(f"{self._url} returns no token ids with log-probabilities; use vLLM 0.10 or newer")
         return TokenSample(
             ids=np.array(ids, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
@@ -74,26 +96,37 @@ class RemoteSampler:
         """Whether the server gives token ids and log-probabilities; asks for one token. Raises PolicyError."""
         try:
             await self.sample(np.array([1]), Sampling(max_tokens=1), stop_ids=(), session="probe", seed=0)
-        except PolicyError as error:
-            if "returns no token ids" in str(error) or "status 4" in str(error):
-                return False
-            raise
+        except _TextOnly:
+            return False
+        except _Refused as refused:  # it may have no such endpoint, or not for this model
+            if refused.status in (401, 403):
+                raise
+            return False
         return True
 
     async def post(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
         """Raises PolicyError where the server cannot be reached or refuses, with what it said."""
+        data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         problem = ""
         for attempt in range(RETRIES + 1):
+            if attempt:
+                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
             try:
-                response = await self._client.post(path, json=body)
-            except httpx.HTTPError as error:
+                async with self._http.post(self._url + path, data=data) as response:
+                    said = await response.read()
+            except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
-            else:
-                if response.is_success:
-                    return response.json()
-                problem = f"status {response.status_code}: {response.text[:300]}"
-                if response.status_code < 500 and response.status_code != 429:
-                    break
-            if attempt < RETRIES:
-                await asyncio.sleep(0.5 * 2**attempt)
-        raise PolicyError(f"the model server at {self._client.base_url} failed: {problem}")
+                continue
+            if response.ok:
+                return self._read(said)
+            problem = f"status {response.status}: {said[:300].decode(errors='replace')}"
+            if response.status < 500 and response.status != 429:
+                raise _Refused(f"the model server at {self._url} refused: {problem}", response.status)
+        raise PolicyError(f"the model server at {self._url} failed {RETRIES + 1} times, at last: {problem}")
+
+    def _read(self, said: bytes) -> dict[str, Any]:
+        try:
+            return dict(orjson.loads(said))
+        except (ValueError, TypeError) as error:
+            shown = said[:100].decode(errors="replace")
+            raise PolicyError(f"{self._url} answers with no JSON object but '{shown}'; check the base URL") from error
