@@ -80,9 +80,10 @@ class RemoteSampler:
             "skip_special_tokens": False,
         }
         told = await self.post("/completions", body)
-        choice: dict[str, Json] = (told.get("choices") or [{}])[0]
+        nothing: dict[str, Json] = {}
+        choice: dict[str, Json] = (told.get("choices") or [nothing])[0]
         ids: Json = choice.get("token_ids")
-        logprobs: Json = (choice.get("logprobs") or {}).get("token_logprobs")
+        logprobs: Json = (choice.get("logprobs") or nothing).get("token_logprobs")
         if ids is None or logprobs is None or len(ids) != len(logprobs):
             raise _TextOnly(f"{self._url} returns no token ids with log-probabilities; use vLLM 0.10 or newer")
         return TokenSample(
