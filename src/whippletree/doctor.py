@@ -65,12 +65,10 @@ async def examine(harnesses: Harnesses, name: str, sandbox: str, timeout_s: floa
     session = DictatedSession("doctor", nano_renderer(), runner.adapter.shell, COMMANDS)
     problem: str | None = None
     started, cpu = time.perf_counter(), _children_cpu_s()
-    counts: Counter[str] = Counter()
     try:
         opened = await sandboxes.open(TASK.files, runner.furnishing)
         try:
             outcome = await runner.run(Attempt(TASK, opened, session, random.Random(0)))
-            counts = session.paths.counts + Counter(outcome.counts)
             await opened.stop()
             written = opened.workspace / "out.txt"
             if not written.is_file() or written.read_text(errors="replace").strip() != "hello":
@@ -91,7 +89,7 @@ async def examine(harnesses: Harnesses, name: str, sandbox: str, timeout_s: floa
         wall_s=time.perf_counter() - started,
         cpu_s=_children_cpu_s() - cpu,
         kinds=dict(Counter(call.kind for call in session.calls)),
-        counts=dict(counts),
+        counts=dict(session.paths.counts),
         prompt_tokens=len(main[0].prompt_ids) if main else 0,
         trainable_tokens=sum(len(call.completion_ids) for call in main),
         one_path=len(tree.branches) == 1,

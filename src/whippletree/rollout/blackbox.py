@@ -78,12 +78,13 @@ class BlackBox:
         finally:
             self.gateway.close(key)
             await wire.settle()
+            attempt.session.paths.counts.update(wire.counts)
             attempt.session.name_kinds(classify(attempt.session.calls, self.adapter.rules))
         if wire.failure is not None:
             raise wire.failure
         if not attempt.session.calls and wire.stop_reason is None:
             raise HarnessError(f"{self.adapter.name} made no model call{_last_words(result)}")
-        return Outcome(wire.stop_reason or StopReason.HARNESS_EXIT, wire.counts)
+        return Outcome(wire.stop_reason or StopReason.HARNESS_EXIT)
 
     async def _act(self, attempt: Attempt, wire: WireSession, base_url: str, key: str) -> ExecResult | None:
         """Run the program until it exits or has to be stopped; None where it was stopped."""

@@ -86,7 +86,7 @@ async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -
         error=error,
         num_turns=sum(call.kind == "main" for call in session.calls),
         timings_s=stopwatch.seconds,
-        counts=dict(session.paths.counts + Counter(outcome.counts)),
+        counts=dict(session.paths.counts),
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from whippletree.gateway.capture import CaptureSession
@@ -25,8 +24,6 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     stop_reason: StopReason
-    counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What else is worth counting, besides how requests met the paths."""
 
 
 class Runner(Protocol):
