@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from rich.text import Text
 
 from whippletree import programs, show, stored
 from whippletree.config import merged, parse, read_toml, to_toml, with_overrides
-from whippletree.errors import ConfigError, StoreError, WhippletreeError
+from whippletree.errors import ConfigError, GatewayError, PolicyError, StoreError, WhippletreeError
 from whippletree.show import Interrupted, JsonOption, err, out, wait_for
 from whippletree.types import Json, Rollout
 
@@ -161,20 +162,19 @@ def demonstrate(
 def gateway(
     config: ConfigArg = "evaluate",
     change: SetOption = None,
-    model: Annotated[
-        str | None, typer.Option(help="`nano`, a directory, or a model name; what --upstream calls it.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="`nano`, a directory or a name; what --upstream calls it.")] = None,
     upstream: Annotated[str | None, typer.Option(help="Base URL of a server that holds the policy (vLLM).")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="The upstream model's tokenizer; by default its name.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="The run directory to make.")] = None,
     address: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = "127.0.0.1:8080",
 ) -> None:
     """Serve a policy to any agent program, and capture every call it makes. The upstream's key is OPENAI_API_KEY."""
+    from whippletree.run import discard_unused
     from whippletree.serve import Upstream, serve_gateway
     from whippletree.store.run_dir import RunStore
 
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"--address {address}: expected HOST:PORT, for example 127.0.0.1:8080")
     if upstream and not model:
         raise ConfigError("--upstream needs --model, the name by which that server knows the model")
@@ -182,23 +182,23 @@ def gateway(
         raise ConfigError("--tokenizer goes with --upstream; a local model has its own")
     tree = with_overrides(recipe(config), [*(change or []), "steps=0"])
     found = parse(merged(tree, {"policy": {"model": model}}) if model and not upstream else tree, config)
-    behind = (
-        Upstream(upstream, model, tokenizer or model, os.environ.get("OPENAI_API_KEY", ""))
-        if upstream and model
-        else None
-    )
+    behind = None
+    if upstream and model:
+        behind = Upstream(upstream, model, tokenizer or model, os.environ.get("OPENAI_API_KEY", ""))
     path = directory or Path("runs") / f"gateway-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
-
-    def say(text: str) -> None:
-        err.print(text, markup=False, soft_wrap=True)
+    say = partial(err.print, markup=False, soft_wrap=True)
+    say(f"run directory: {path}")
 
     async def story() -> None:
         with RunStore.open(path) as store:
-            say(f"run directory: {path}")
             await serve_gateway(found, store, (host, int(port)), behind, say)
 
-    wait_for(story(), f"what was captured is in {path}")
+    try:
+        wait_for(story(), f"what was captured is in {path}")
+    except (GatewayError, PolicyError):  # it could not begin
+        discard_unused(path)
+        raise
 
 
 app.command()(stored.export)

@@ -7,10 +7,11 @@ then its rollout is in the run directory, with its reward or, without one, marke
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from whippletree.config import RunConfig
 from whippletree.errors import PolicyError
@@ -27,6 +28,8 @@ from whippletree.types import Reward, Rollout, Sampling, Score, StopReason
 HARNESS = "captured"
 SILENCE_S = 1800.0
 """After which a session that nobody ended is taken to be over."""
+LOOK_S = 60.0
+"""Between two looks for such sessions."""
 
 MakeSession = Callable[[str], CaptureSession | TextSession]
 
@@ -53,12 +56,20 @@ class Captures:
         default_factory=dict[str, tuple[CaptureSession | TextSession, WireSession]]
     )
 
+    names: set[str] = field(default_factory=set[str])
+    """Of all sessions so far."""
+    rewards: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By task and harness."""
+
     def find(self, key: str) -> WireSession:
-        """A new session for a key that is not known."""
-        session = self.make(key)
+        """A new session for a key that is not known; a name that is taken up again gets a number."""
+        tries = chain([key], (f"{key}/{number}" for number in count(2)))
+        name = next(name for name in tries if name not in self.names)
+        self.names.add(name)
+        session = self.make(name)
         wire = WireSession(session)
         self.open[key] = (session, wire)
-        self.say(f"{key}: begun")
+        self.say(f"{name}: begun")
         return wire
 
     async def end(self, key: str, ending: Ending) -> Rollout | None:
@@ -69,40 +80,55 @@ class Captures:
         await wire.settle()
         session.name_kinds(classify(session.calls, Rules()))
         rollout = _rollout(key, session, wire, ending)
-        graded = rollout.reward is not None
-        cells = [Score(rollout.task_id, HARNESS, HARNESS, (rollout.passed,), (ending.reward or 0.0,))] if graded else []
-        self.store.commit_scores(HARNESS, "gateway", -1, cells, [rollout])
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(call.kind for call in rollout.calls).items())
+        self.store.commit_scores(HARNESS, "gateway", -1, self._cells(rollout), [rollout])
+        kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(call.kind for call in rollout.calls).items())
         tokens = sum(len(call.completion_ids) for call in rollout.calls)
-        graded_as = f"reward {ending.reward:g}" if ending.reward is not None else "not graded"
-        self.say(f"{key}: ended, {kinds or 'no call'}, {tokens} sampled tokens, {graded_as}")
+        verdict = f"reward {rollout.reward.value:g}" if rollout.reward else f"not graded: {rollout.error}"
+        self.say(f"{session.rollout_id}: ended, {kinds or 'no call'}, {tokens} sampled tokens, {verdict}")
         return rollout
+
+    async def end_all(self) -> None:
+        for key in list(self.open):
+            await self.end(key, Ending())
+
+    def silent(self) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        return [k for k, (_, wire) in self.open.items() if not wire.busy and now - wire.last_active > SILENCE_S]
+
+    def _cells(self, rollout: Rollout) -> list[Score]:
+        if rollout.reward is None:
+            return []
+        rewards = self.rewards[rollout.task_id, rollout.harness]
+        rewards.append(rollout.reward.value)
+        passes = tuple(Reward(value).passed for value in rewards)
+        return [Score(rollout.task_id, HARNESS, rollout.harness, passes, tuple(rewards))]
 
 
 async def serve_gateway(
     config: RunConfig, store: RunStore, address: tuple[str, int], upstream: Upstream | None, say: Callable[[str], None]
 ) -> None:
-    """Serve until cancelled. Raises GatewayError, PolicyError."""
+    """Serve until cancelled, then store the sessions that are open. Raises GatewayError, PolicyError."""
     async with AsyncExitStack() as stack:
         make = await _sessions(config, upstream, stack, say)
+        if upstream:
+            store.set_meta("tokenizer", upstream.tokenizer)  # the configuration's model is not used
         captures = Captures(store, make, say)
         gateway = Gateway(
             model=upstream.model if upstream else config.policy.model, find=captures.find, end=captures.end
         )
+        stack.push_async_callback(captures.end_all)
         stack.push_async_callback(gateway.stop)
-        await serve(gateway, *address)
-        url = "http://{}:{}/s/NAME".format(*address)
+        server = await serve(gateway, *address)
+        url = "http://{}:{}/s/NAME".format(*server.sockets[0].getsockname())
         say(f"listening: give a harness {url} as its base URL ({url}/v1 for OpenAI's protocols), NAME being yours to")
         say(f"choose; end a session with: curl -d '{{\"reward\": 1.0}}' {url}/end")
-        try:
-            while True:
-                await asyncio.sleep(60.0)
-                now = asyncio.get_running_loop().time()
-                for key in [k for k, (_, wire) in captures.open.items() if now - wire.last_active > SILENCE_S]:
-                    await captures.end(key, Ending())
-        finally:
-            for key in list(captures.open):
+        say(f"at most {config.policy.max_context} tokens of context (policy.max_context) and")
+        say(f"{config.sampling.max_tokens} in a reply (sampling.max_tokens): change them with --set")
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for key in captures.silent():
                 await captures.end(key, Ending())
+                gateway.close(key)
 
 
 async def _sessions(
@@ -123,24 +149,26 @@ async def _sessions(
         if not await remote.returns_tokens():
             say(f"{upstream.base_url} returns no token ids with log-probabilities: only text is captured, for reading")
             say("and export; nothing of it can be trained on. vLLM 0.10 or newer returns them.")
-            return lambda key: TextSession(key, upstream.model, sampling, remote.post)
+            return lambda name: TextSession(name, upstream.model, sampling, remote.post)
         sampler = remote
         try:
             renderer = renderer_for(upstream.tokenizer)
         except PolicyError as error:
             raise PolicyError(f"{error}; give the model's tokenizer with --tokenizer") from error
-    return lambda key: CaptureSession(
-        key, sampler, renderer, sampling, seed=config.seed, max_calls=limits.max_calls, max_tokens=limits.max_tokens
+    return lambda name: CaptureSession(
+        name, sampler, renderer, sampling, seed=config.seed, max_calls=limits.max_calls, max_tokens=limits.max_tokens
     )
 
 
 def _rollout(key: str, session: CaptureSession | TextSession, wire: WireSession, ending: Ending) -> Rollout:
     trainable = any(call.kind == "main" and len(call.completion_ids) for call in session.calls)
     error = None if ending.reward is not None else "no reward was given"
+    if wire.failure is not None:
+        error = f"{type(wire.failure).__name__}: {wire.failure}"
     if error is None and isinstance(session, CaptureSession) and not trainable:
         error = "no_trainable_token: no main call with a sampled token was captured"
     return Rollout(
-        id=f"captured/{key}",
+        id=f"captured/{session.rollout_id}",
         task_id=ending.task or key,
         task_kind=HARNESS,
         harness=ending.harness or HARNESS,

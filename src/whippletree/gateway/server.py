@@ -174,7 +174,7 @@ async def serve(gateway: Gateway, host: str, port: int) -> asyncio.Server:
     try:
         sock = socket.create_server((host, port), backlog=2048)
     except OSError as error:
-        raise GatewayError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+        raise GatewayError(f"cannot listen on {host}:{port}: {error.strerror}; choose another address") from error
     return await gateway.listen(sock)
 
 
