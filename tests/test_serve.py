@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import signal
 import socket
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -263,3 +265,19 @@ def test_a_port_in_use_is_said_and_leaves_no_run(tmp_path, refused):
 )
 def test_what_does_not_go_together_is_refused(refused, arguments, said):
     assert said in refused(*arguments)
+
+
+def test_a_stopped_command_keeps_what_was_captured(tmp_path):
+    command = [sys.executable, "-m", "whippletree", "gateway", "--address", "127.0.0.1:0", "--dir", tmp_path / "run"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as gateway:
+        said = ""
+        while not (url := re.search(r"http://\S+/s/NAME(?= )", said)):
+            said += gateway.stderr.readline() or pytest.fail(f"the gateway ended: {said}")
+        session = url[0].replace("NAME", "one")
+        assert httpx.post(session + CHAT, json=ASK, timeout=60).status_code == 200
+        gateway.send_signal(signal.SIGTERM)
+        _, said = gateway.communicate()
+    assert gateway.returncode == 130
+    assert "one: ended, 1 main" in said
+    assert said.endswith(f"interrupted; what was captured is in {tmp_path / 'run'}\n")
+    assert len(stored(tmp_path / "run")["captured/one"].calls) == 1
