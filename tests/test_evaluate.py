@@ -132,11 +132,11 @@ def test_what_infrastructure_broke_is_no_score():
 def break_sandboxes(monkeypatch, every):
     opened, calls = HostSandboxes.open, []
 
-    async def breaks(self, files):
+    async def breaks(self, files, furnishing=None):
         calls.append(files)
         if len(calls) % every == 0:
             raise SandboxError("the disk is full")
-        return await opened(self, files)
+        return await opened(self, files, furnishing)
 
     monkeypatch.setattr(HostSandboxes, "open", breaks)
 

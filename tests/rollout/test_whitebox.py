@@ -155,7 +155,7 @@ def test_consecutive_errors_end_the_rollout_where_the_spec_says_so(tmp_path):
     broken_up = [*bad[:2], bash("true"), *bad[:2], say("done.")]
     assert play("S0T0O0C0W0", tmp_path, *broken_up)[0] == (StopReason.FINISHED, 6)
     patient = {"limits": {"max_errors": None}}
-    assert play("S0T0O0C0W0", tmp_path, *bad, *bad, say("done."), patch=patient)[0].stop_reason == StopReason.FINISHED
+    assert play("S0T0O0C0W0", tmp_path, *bad, *bad, say("done."), patch=patient)[0][0] == StopReason.FINISHED
 
 
 # ---- limits -----------------------------------------------------------------------------------------------------

@@ -350,3 +350,10 @@ def test_killed_at_any_moment_a_run_resumes_at_a_complete_step(tmp_path):
             assert not [p for p in (path / "checkpoints").iterdir() if p.name.startswith(".")]
         done = now
     assert done > 0
+
+
+def test_a_rollout_that_two_sets_share_is_kept_once(store):
+    shared = rollout("evaluate/-1/h/t/0", -1, purpose="evaluate")
+    for name in ("a", "b"):
+        store.commit_scores(name, "final", -1, [], [shared])
+    assert [found.id for found in store.rollouts()] == [shared.id]

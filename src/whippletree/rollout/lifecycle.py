@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from whippletree.errors import TaskError, WhippletreeError
+from whippletree.errors import WhippletreeError
 from whippletree.gateway.capture import CaptureSession
 from whippletree.policy.base import Policy
 from whippletree.rollout.runner import Attempt, Outcome, Runner
@@ -108,10 +107,7 @@ async def _attempt(
             outcome = Outcome(StopReason.TIMEOUT)
         await sandbox.stop()
         with stopwatch.measure("grade"):
-            reward = world.tasks.grade(task, sandbox.workspace)
-        if not math.isfinite(reward.value):
-            raise TaskError(f"the grader of {task.id} gave the reward {reward.value}, expected a number from 0 to 1")
-        return outcome, reward
+            return outcome, world.tasks.grade(task, sandbox.workspace)
     finally:
         await sandbox.close()
 

@@ -174,7 +174,11 @@ class RunStore:
                 f"INSERT OR REPLACE INTO scores (name, label, step, {records.SCORE_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)",
                 rows,
             )
-            self._insert_rollouts(rollouts)
+            # A cell of two sets, or one that is evaluated again, gives the same rollout again.
+            known = {
+                rollout_id for (rollout_id,) in self._db.execute("SELECT id FROM rollouts WHERE purpose != 'train'")
+            }
+            self._insert_rollouts(rollout for rollout in rollouts if rollout.id not in known)
 
     def truncate_after(self, step: int) -> None:
         """Forget everything later than `step`: rows, checkpoints, and unfinished checkpoints."""
