@@ -154,7 +154,9 @@ class InstantSampler:
 
 
 async def serve_ours(port: int, upstream: str = "") -> None:
-    sampler: Sampler = RemoteSampler(f"{upstream}/v1", "m", max_context=1 << 20) if upstream else InstantSampler()
+    sampler: Sampler = InstantSampler()
+    if upstream:
+        sampler = await RemoteSampler(f"{upstream}/v1", "m", max_context=1 << 20).__aenter__()
     sessions: dict[str, CaptureSession] = {}
 
     def find(key: str) -> WireSession:
