@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whippletree import programs, show, stored
-from whippletree.config import merged, parse, read_toml, to_toml, with_overrides
+from whippletree.config import RunConfig, merged, parse, read_toml, to_toml, with_overrides
 from whippletree.errors import ConfigError, GatewayError, PolicyError, StoreError, WhippletreeError
 from whippletree.show import Interrupted, JsonOption, err, out, wait_for
 from whippletree.types import Json, Rollout
@@ -112,17 +112,11 @@ def evaluate(
     plain: PlainOption = False,
 ) -> None:
     """Evaluate a policy over harnesses x tasks, without training."""
-    from whippletree.store.run_dir import RunStore
 
     tree = with_overrides(recipe(config), [*(change or []), "steps=0"])
     found = parse(merged(tree, {"policy": {"model": model}}) if model else tree, config)
     path = directory or Path("runs") / f"evaluate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    fresh = not (path / "run.sqlite").exists()
-    if fresh:
-        RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
-    with RunStore.open(path, read_only=True) as store:
-        if store.config_toml != to_toml(found):
-            raise StoreError(f"{path} was made with other settings than these; choose another --dir")
+    fresh = _made(path, found)
     _run(path, plain or as_json, f"the same command with --dir {path} goes on", fresh=fresh)
     if as_json:
         out.print_json(json.dumps(_scores_json(path)))
@@ -146,8 +140,7 @@ def demonstrate(
 
     found = parse(with_overrides(recipe(config), change or []), config)
     path = directory or Path("runs") / f"demonstrate-{Path(config).stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    if not (path / "run.sqlite").exists():
-        RunStore.create(path, to_toml(found), {"command": sys.argv[1:]}).close()
+    _made(path, found)
 
     async def work() -> tuple[int, int]:
         with RunStore.open(path) as store:
@@ -272,6 +265,19 @@ def recipe(name: str) -> dict[str, Json]:
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigError(f"there is no recipe and no file '{name}'; the recipes are {', '.join(shipped)}")
     return read_toml(Path(name))
+
+
+def _made(path: Path, config: RunConfig) -> bool:
+    """Make a run directory, or find that there is one with the same settings; whether it is new."""
+    from whippletree.store.run_dir import RunStore
+
+    fresh = not (path / "run.sqlite").exists()
+    if fresh:
+        RunStore.create(path, to_toml(config), {"command": sys.argv[1:]}).close()
+    with RunStore.open(path, read_only=True) as store:
+        if store.config_toml != to_toml(config):
+            raise StoreError(f"{path} was made with other settings than these; choose another --dir")
+    return fresh
 
 
 def _say_rollout(rollout: Rollout) -> None:

@@ -106,6 +106,12 @@ class OptimizerSection(Section):
     )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
 
+    def lr_at(self, step: int, num_steps: int) -> float:
+        """Linear warm-up, then linear decay."""
+        warm = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        left = 1.0 - step / max(1, num_steps - 1)
+        return self.lr * warm * (self.decay_to + (1.0 - self.decay_to) * left)
+
 
 class EvaluateSection(Section):
     every: int = Field(default=0, ge=0, description="Steps between evaluations; 0 evaluates at the end only.")

@@ -182,11 +182,7 @@ class Run:
         yield from range(self.next_step, self.config.steps)
 
     def lr(self, step: int) -> float:
-        """Linear warm-up, then linear decay."""
-        section = self.config.optimizer
-        warm = min(1.0, (step + 1) / max(1, section.warmup_steps))
-        left = 1.0 - step / max(1, self.config.steps - 1)
-        return section.lr * warm * (section.decay_to + (1.0 - section.decay_to) * left)
+        return self.config.optimizer.lr_at(step, self.config.steps)
 
     def report(self, step: int, problems: Iterable[str]) -> None:
         """Say what was wrong with a step's input; the step goes on without it."""

@@ -95,11 +95,7 @@ class Tuning:
         return [self.sources[source].rollout(id) for source, id in picks]
 
     def lr(self, step: int) -> float:
-        """Linear warm-up, then linear decay, as in training."""
-        section = self.config.optimizer
-        warm = min(1.0, (step + 1) / max(1, section.warmup_steps))
-        left = 1.0 - step / max(1, self.num_steps - 1)
-        return section.lr * warm * (section.decay_to + (1.0 - section.decay_to) * left)
+        return self.config.optimizer.lr_at(step, self.num_steps)
 
     def commit(self, step: int, metrics: Mapping[str, float], clock: Clock) -> None:
         """Make the step permanent: checkpoint first, then its record."""

@@ -8,7 +8,7 @@ earlier messages) are refused at construction.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -142,8 +142,8 @@ class TemplateRenderer:
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, opening: bool = False) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
-                [_as_dict(message) for message in messages],
-                tools=[_tool_as_dict(tool) for tool in tools] or None,
+                [message_as_dict(message, _arguments) for message in messages],
+                tools=[tool_as_dict(tool) for tool in tools] or None,
                 tokenize=False,
                 add_generation_prompt=opening,
                 **self._kwargs,
@@ -170,11 +170,12 @@ class TemplateRenderer:
                     raise PolicyError(f"{refused} (seen with tools)")
 
 
-def _as_dict(message: Message) -> dict[str, Json]:
+def message_as_dict(message: Message, arguments: Callable[[ToolCall], Json]) -> dict[str, Json]:
+    """A message in the form of chat completions, the arguments of its calls as `arguments` gives them."""
     told: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         told["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c)}}
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": arguments(c)}}
             for c in message.tool_calls
         ]
     if message.tool_call_id is not None:
@@ -190,6 +191,6 @@ def _arguments(call: ToolCall) -> Json:
         return call.arguments
 
 
-def _tool_as_dict(tool: Tool) -> dict[str, Json]:
+def tool_as_dict(tool: Tool) -> dict[str, Json]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}

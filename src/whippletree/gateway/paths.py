@@ -104,7 +104,7 @@ class Paths:
         last = next((i for i in range(len(trail) - 1, -1, -1) if trail[i][1].end is not None), None)
         end = None if last is None else trail[last][1].end
         start = 0 if last is None else last + 1
-        self._count(request, trail, last, left, new_root)
+        self._count(trail, last, left, root, new_root)
         turn.asked += 1
         rest = self._rest(request, start, end is None)
         if end is None:
@@ -158,10 +158,10 @@ class Paths:
 
     def _count(
         self,
-        request: Request,
         trail: list[tuple[Message, Turn]],
         last: int | None,
         left: Turn | None,
+        root: Turn,
         new_root: bool,
     ) -> None:
         final = trail[-1][1] if trail else None
@@ -180,11 +180,11 @@ class Paths:
                 self.counts["realigned"] += 1
         elif final is not None and final.asked:
             self.counts["fork:retry"] += 1
-        elif not any(self.counts[name] for name in self.counts if name.startswith("root:")):
+        elif not any(name.startswith("root:") for name in self.counts):
             self.counts["root:start"] += 1
         elif new_root:
             self.counts["root:tools"] += 1
-        elif left is None or left is self._root(request.tools)[0]:
+        elif left is None or left is root:
             self.counts["root:system"] += 1
         else:
             told = next(message for message, turn in trail if turn in left.next.values())

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from whippletree.chat.template import message_as_dict, tool_as_dict
 from whippletree.gateway.paths import Paths
 from whippletree.types import (
     CallKind,
@@ -61,12 +62,12 @@ class TextSession:
         limit = min(self._sampling.max_tokens, request.max_tokens or self._sampling.max_tokens)
         body: dict[str, Json] = {
             "model": self._model,
-            "messages": [_as_json(message) for message in request.messages],
+            "messages": [message_as_dict(message, lambda call: call.arguments) for message in request.messages],
             "temperature": self._sampling.temperature,
             "max_tokens": limit,
         }
         if request.tools:
-            body["tools"] = [_tool_as_json(tool) for tool in request.tools]
+            body["tools"] = [tool_as_dict(tool) for tool in request.tools]
         if request.stop:
             body["stop"] = list(request.stop)
         choice = (await self._post("/chat/completions", body))["choices"][0]
@@ -88,23 +89,6 @@ class TextSession:
     def name_kinds(self, kinds: Sequence[CallKind]) -> None:
         """Give every captured call its kind, in order."""
         self.calls[:] = [replace(call, kind=kind) for call, kind in zip(self.calls, kinds, strict=True)]
-
-
-def _as_json(message: Message) -> dict[str, Json]:
-    told: dict[str, Json] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        told["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        told["tool_call_id"] = message.tool_call_id
-    return told
-
-
-def _tool_as_json(tool: Tool) -> dict[str, Json]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
 
 
 def _message(told: dict[str, Json]) -> Message:

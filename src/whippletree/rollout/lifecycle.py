@@ -23,23 +23,6 @@ from whippletree.sandbox.base import Sandboxes
 from whippletree.types import Assignment, Reward, Rollout, Sampling, StopReason, TaskSource
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """All that a rollout needs besides its assignment."""
-
-    policy: Policy
-    sandboxes: Sandboxes
-    tasks: TaskSource
-    harness: Callable[[str], Runner]
-    sampling: Sampling
-    seed: int
-    max_calls: int
-    max_tokens: int
-    timeout_s: float
-    session: Callable[[World, Assignment, str, Stopwatch], CaptureSession] | None = None
-    """Where a scripted agent takes the policy's place; None for the policy itself."""
-
-
 def seed_of(world: World, rollout_id: str) -> int:
     digest = hashlib.sha256(f"{world.seed}/{rollout_id}".encode()).digest()
     return int.from_bytes(digest[:6], "big")
@@ -58,10 +41,27 @@ def policy_session(world: World, assignment: Assignment, rollout_id: str, stopwa
     )
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that a rollout needs besides its assignment."""
+
+    policy: Policy
+    sandboxes: Sandboxes
+    tasks: TaskSource
+    harness: Callable[[str], Runner]
+    sampling: Sampling
+    seed: int
+    max_calls: int
+    max_tokens: int
+    timeout_s: float
+    session: Callable[[World, Assignment, str, Stopwatch], CaptureSession] = policy_session
+    """Where a scripted agent may take the policy's place."""
+
+
 async def roll_out_once(world: World, assignment: Assignment, rollout_id: str) -> Rollout:
     """Act, stop, grade, clean up."""
     stopwatch = Stopwatch()
-    session = (world.session or policy_session)(world, assignment, rollout_id, stopwatch)
+    session = world.session(world, assignment, rollout_id, stopwatch)
     rng = random.Random(seed_of(world, rollout_id))
     error = None
     with stopwatch.measure("total"):
