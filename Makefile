@@ -8,10 +8,10 @@ BIN := .venv/bin
 # Matrices are small and work runs in several processes: more threads would only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint check-slow study-headline study-programs nano docs clean system
+.PHONY: help quickstart test lint check-slow study-programs nano docs clean system
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 quickstart: .venv/installed ## Set up, then train and compare: one harness against eighteen
 	$(BIN)/whippletree quickstart
@@ -28,8 +28,8 @@ lint: .venv/installed-dev ## Style, types and import rules alone
 check-slow: .venv/installed-dev ## All tests, with those that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow"
 
-study-headline: .venv/installed ## The study behind the README's table; kept and resumed
-	$(BIN)/whippletree study headline --results results/headline.json
+study-%: .venv/installed ## headline, ppo-scaling, ablation, sizes, schedulers: kept and resumed
+	$(BIN)/whippletree study $* --results results/$*.json
 
 study-programs: .venv/installed ## Train through real agent programs, from a warm start; kept and resumed
 	$(BIN)/whippletree harness install claude-code dsh

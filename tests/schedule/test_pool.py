@@ -76,3 +76,16 @@ def test_what_is_wrong_is_told(wanted, message):
 def test_the_papers_sets_need_its_factors():
     with pytest.raises(HarnessError, match="there is no factor O"):
         harness_set(SMALL, "training", 0)
+
+
+@pytest.mark.parametrize("size", [1, 9, 18, 27, 81, 225])
+@pytest.mark.parametrize("form", ["balanced", "random"])
+def test_sets_that_are_drawn_leave_the_held_out_harnesses_out(form, size):
+    drawn = harness_set(PAPER_SPACE, f"{form}:{size}", 3)
+    assert len(drawn.configs) == size
+    assert not set(drawn.names) & set(PAPER_HELD_OUT)
+
+
+@pytest.mark.parametrize("form", ["balanced", "random"])
+def test_where_too_few_others_are_left_held_out_harnesses_are_drawn_too(form):
+    assert set(harness_set(PAPER_SPACE, f"{form}:226", 3).names) & set(PAPER_HELD_OUT)

@@ -5,7 +5,7 @@ Invariant: the configurations of a design are distinct and lie in the space, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
@@ -33,11 +33,13 @@ class Design:
         return tuple("".join(f"{k}{level}" for k, level in zip(self.keys, c, strict=True)) for c in self.configs)
 
 
-def choose(space: HarnessSpace, runs: int, seed: int) -> Design:
-    """An exact orthogonal array where there is one for these runs, else a near-balanced subset."""
+def choose(space: HarnessSpace, runs: int, seed: int, avoid: Collection[Config] = ()) -> Design:
+    """An orthogonal array where there is one for these runs that avoids what it must, else a near-balanced subset."""
     if set(space.level_counts) == {3} and runs in orthogonal_runs(len(space.factors)):
-        return orthogonal(space, runs)
-    return near_balanced(space, runs, seed)
+        array = orthogonal(space, runs)
+        if not set(array.configs) & set(avoid):
+            return array
+    return held_out(space, runs, seed, avoid) if avoid else near_balanced(space, runs, seed)
 
 
 def full(space: HarnessSpace) -> Design:
@@ -103,16 +105,17 @@ def held_out(space: HarnessSpace, size: int, seed: int, *avoid: Iterable[Config]
     return _design(space, sorted(_configs(rows)), "held-out", seed)
 
 
-def random_subset(space: HarnessSpace, size: int, seed: int) -> Design:
-    """Uniform, without replacement; sorted."""
-    _check_size(space, size, space.size)
+def random_subset(space: HarnessSpace, size: int, seed: int, avoid: Collection[Config] = ()) -> Design:
+    """Uniform over what is not avoided, without replacement; sorted."""
+    _check_size(space, size, space.size - len(avoid))
     rng = np.random.default_rng(seed)
     if 2 * size > space.size:
-        kept: list[bool] = rng.permutation(np.arange(space.size) < size).tolist()
-        return _design(space, compress(space, kept), "random", seed)
+        allowed = [config for config in space if config not in avoid]
+        kept: list[bool] = rng.permutation(np.arange(len(allowed)) < size).tolist()
+        return _design(space, compress(allowed, kept), "random", seed)
     drawn: set[Config] = set()
-    while len(drawn) < size:  # at least every second draw is new
-        drawn.add(tuple(rng.integers(0, space.level_counts).tolist()))
+    while len(drawn) < size:  # at least every second draw is new, where little is avoided
+        drawn |= {tuple(rng.integers(0, space.level_counts).tolist())} - set(avoid)
     return _design(space, sorted(drawn), "random", seed)
 
 
