@@ -59,12 +59,14 @@ async def server_of(**endpoints):
 
     def endpoint(answer):
         async def reply(request):
-            told = answer(await request.json())
+            told = answer(await request.json() if request.method == "POST" else None)
             return JSONResponse(told, 500 if told is None else 200)
 
         return reply
 
-    routes = [Route("/" + name.replace("_", "/"), endpoint(one), methods=["POST"]) for name, one in endpoints.items()]
+    routes = [
+        Route("/" + name.replace("_", "/"), endpoint(one), methods=["GET", "POST"]) for name, one in endpoints.items()
+    ]
     server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), lifespan="off", log_config=None, ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as sock:
         serving = asyncio.create_task(server.serve([sock]))
@@ -174,6 +176,28 @@ def test_tokens_of_an_upstream_are_captured_in_its_tokenizer(tmp_path):
     assert (call.completion_ids.tolist(), call.logprobs.tolist()) == ([5, stop], [-1.0, -0.5])
     with RunStore.open(tmp_path / "run", read_only=True) as store:
         assert tokenizer_of(store) == NANO
+
+
+@pytest.mark.parametrize(
+    ("listed", "context"),
+    [
+        ({"data": [{"id": "small", "max_model_len": 9}, {"id": "big", "max_model_len": 32768}]}, 32768),
+        ({"data": [{"id": "big"}]}, 768),
+        ({"object": "error"}, 768),
+    ],
+)
+def test_the_context_is_what_the_upstream_states(tmp_path, listed, context):
+    def completions(body):
+        return {"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}]}
+
+    async def story():
+        async with (
+            server_of(completions=completions, models=lambda body: listed) as url,
+            running(tmp_path / "run", Upstream(url, "big", NANO)) as (_, said),
+        ):
+            return said
+
+    assert any(f"at most {context} tokens of context" in line for line in asyncio.run(story()))
 
 
 def test_a_server_of_text_is_captured_for_reading_alone(tmp_path):

@@ -109,7 +109,7 @@ async def serve_gateway(
 ) -> None:
     """Serve until cancelled, then store the sessions that are open. Raises GatewayError, PolicyError."""
     async with AsyncExitStack() as stack:
-        make = await _sessions(config, upstream, stack, say)
+        make, max_context = await _sessions(config, upstream, stack, say)
         if upstream:
             store.set_meta("tokenizer", upstream.tokenizer)  # the configuration's model is not used
         captures = Captures(store, make, say)
@@ -122,7 +122,7 @@ async def serve_gateway(
         url = "http://{}:{}/s/NAME".format(*server.sockets[0].getsockname())
         say(f"listening: give a harness {url} as its base URL ({url}/v1 for OpenAI's protocols), NAME being yours to")
         say(f"choose; end a session with: curl -d '{{\"reward\": 1.0}}' {url}/end")
-        say(f"at most {config.policy.max_context} tokens of context (policy.max_context) and")
+        say(f"at most {max_context or 'as many as the server takes'} tokens of context (policy.max_context) and")
         say(f"{config.sampling.max_tokens} in a reply (sampling.max_tokens): change them with --set")
         while True:
             await asyncio.sleep(LOOK_S)
@@ -133,8 +133,8 @@ async def serve_gateway(
 
 async def _sessions(
     config: RunConfig, upstream: Upstream | None, stack: AsyncExitStack, say: Callable[[str], None]
-) -> MakeSession:
-    """What makes a session from its key, for the policy that is asked for."""
+) -> tuple[MakeSession, int | None]:
+    """What makes a session from its key, and the context of the policy that it asks; None where that is unknown."""
     sampling = Sampling(config.sampling.temperature, config.sampling.max_tokens)
     limits = config.rollout
     if upstream is None:
@@ -149,15 +149,27 @@ async def _sessions(
         if not await remote.returns_tokens():
             say(f"{upstream.base_url} returns no token ids with log-probabilities: only text is captured, for reading")
             say("and export; nothing of it can be trained on. vLLM 0.10 or newer returns them.")
-            return lambda name: TextSession(name, upstream.model, sampling, remote.post)
+            return lambda name: TextSession(name, upstream.model, sampling, remote.post), None
+        if "max_context" not in config.policy.model_fields_set:
+            remote.max_context = await remote.stated_context() or remote.max_context
         sampler = remote
         try:
             renderer = renderer_for(upstream.tokenizer)
         except PolicyError as error:
             raise PolicyError(f"{error}; give the model's tokenizer with --tokenizer") from error
-    return lambda name: CaptureSession(
-        name, sampler, renderer, sampling, seed=config.seed, max_calls=limits.max_calls, max_tokens=limits.max_tokens
-    )
+
+    def make(name: str) -> CaptureSession:
+        return CaptureSession(
+            name,
+            sampler,
+            renderer,
+            sampling,
+            seed=config.seed,
+            max_calls=limits.max_calls,
+            max_tokens=limits.max_tokens,
+        )
+
+    return make, sampler.max_context
 
 
 def _rollout(key: str, session: CaptureSession | TextSession, wire: WireSession, ending: Ending) -> Rollout:

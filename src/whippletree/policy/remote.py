@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import aiohttp
 import numpy as np
@@ -105,15 +105,28 @@ class RemoteSampler:
             return False
         return True
 
+    async def stated_context(self) -> int | None:
+        """Tokens of prompt and completion together, where the server lists its model with them, as vLLM does."""
+        try:
+            listed: Json = (await self._ask("GET", "/models")).get("data")
+        except PolicyError:
+            return None  # such a list is optional, and what is really wrong shows in the first completion
+        for model in listed or ():
+            if model.get("id") == self.model:
+                return model.get("max_model_len")
+        return None
+
     async def post(self, path: str, body: dict[str, Json]) -> dict[str, Any]:
         """Raises PolicyError where the server cannot be reached or refuses, with what it said."""
-        data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return await self._ask("POST", path, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+
+    async def _ask(self, method: Literal["GET", "POST"], path: str, data: bytes | None = None) -> dict[str, Any]:
         problem = ""
         for attempt in range(RETRIES + 1):
             if attempt:
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
             try:
-                async with self._http.post(self._url + path, data=data) as response:
+                async with self._http.request(method, self._url + path, data=data) as response:
                     said = await response.read()
             except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
