@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Parts = NDArray[np.int8]
+"""Values of `Part`."""
 Json = Any
 """A JSON value."""
 
@@ -28,6 +30,13 @@ CallKind = Literal["main", "subagent", "compaction", "auxiliary", "notification"
 """
 Purpose = Literal["train", "evaluate", "rescue", "search"]
 FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class Part(IntEnum):
+    """Of a sampled token: ACTION opens a tool call or names its tool, ARGUMENT names or gives arguments; OTHER is all
+    else, and all of a message without a proper call."""
+
+    OTHER, ACTION, ARGUMENT = range(3)
 
 
 # ---- messages ---------------------------------------------------------------------------------------------------
@@ -134,6 +143,8 @@ class ModelCall:
     parse_error: str | None = None
     cached_tokens: int = 0
     exchange: Exchange | None = None
+    parts: Parts | None = None
+    """Of the sampled tokens, shape of completion_ids; None where the record is older than they are."""
 
 
 # ---- sampling ---------------------------------------------------------------------------------------------------
@@ -342,7 +353,7 @@ class Sample:
     temperature: float = 1.0
     rollout_id: str = ""
     columns: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
-    """What else a loss needs of each token, by name (see `whippletree.algorithms.losses`)."""
+    """What else a loss needs of each token, by name (see `trajectory.samples` and `algorithms.losses`)."""
 
     def __post_init__(self) -> None:
         arrays = (self.ids, self.weights, self.rollout_logprobs, self.advantages, *self.columns.values())

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models
 
 from whippletree.chat.compact import SPECIAL_TOKENS, CompactRenderer, train_tokenizer
 from whippletree.errors import PolicyError
-from whippletree.types import Ids, Message, Tool, ToolCall
+from whippletree.types import Ids, Message, Part, Tool, ToolCall
 
 TEXTS = ["cat notes.txt | wc -l\ncat the notes\nnotes = 12"] * 4
 TOKENIZER = train_tokenizer(TEXTS, 400)
@@ -161,3 +161,25 @@ def test_a_truncated_answer_is_closed_by_context():
     assert RENDERER.closing(ids_of("a")).tolist() == [TOKENIZER.token_to_id("<|end|>")]
     assert RENDERER.closing(ids_of()).tolist() == [TOKENIZER.token_to_id("<|end|>")]
     assert RENDERER.parse(ids_of("a"), []) == (Message("assistant", "a"), None)
+
+
+@given(st.text(max_size=30), st.lists(st.tuples(NAMES, st.fixed_dictionaries({}, optional=VALUES)), max_size=3))
+def test_the_parts_of_a_message_are_its_calls_names_and_arguments(content, calls):
+    said = tuple(ToolCall("", name, json.dumps(arguments)) for name, arguments in calls)
+    ids = RENDERER.encode_completion(Message("assistant", content, said))
+    expected = [Part.OTHER] * len(ids_of(content))
+    for call in said:
+        whole = len(RENDERER.encode_completion(Message("assistant", "", (call,)))) - 1
+        action = len(ids_of("<|call|>", call.name))
+        expected += [Part.ACTION] * action + [Part.ARGUMENT] * (whole - action)
+    message, error = RENDERER.parse(ids, [Tool(name, "", ARGUMENTS) for name, _ in calls])
+    assert error is None
+    assert RENDERER.parts(ids, message).tolist() == [*expected, Part.OTHER]
+
+
+@given(st.lists(st.integers(0, TOKENIZER.get_vocab_size() - 1), max_size=30))
+def test_what_is_malformed_or_calls_nothing_has_no_parts(ids):
+    sampled = np.array(ids, dtype=np.int64)
+    message, _ = RENDERER.parse(sampled, [BASH])
+    parts = RENDERER.parts(sampled, message)
+    assert (len(parts), bool(parts.any())) == (len(ids), bool(message.tool_calls))

@@ -20,7 +20,7 @@ from scripted_sampler import (
 
 from whippletree.errors import BudgetSpent, ContextOverflow
 from whippletree.gateway.capture import call_seed
-from whippletree.types import Message, Request, Sampling, Tool, ToolCall
+from whippletree.types import Message, Part, Request, Sampling, Tool, ToolCall
 
 
 def test_a_call_is_recorded_as_it_was_sampled():
@@ -34,6 +34,9 @@ def test_a_call_is_recorded_as_it_was_sampled():
     assert (recorded.index, recorded.kind, recorded.temperature) == (0, "main", 0.7)
     assert recorded.completion_ids is completion.completion_ids
     assert recorded.logprobs is completion.logprobs
+    assert recorded.parts is not None
+    assert RENDERER.text(recorded.completion_ids[recorded.parts == Part.ACTION]) == "<|call|>bash"
+    assert RENDERER.text(recorded.completion_ids[recorded.parts == Part.ARGUMENT]) == "<|arg|>command<|val|>ls"
 
 
 def test_a_continued_path_is_spliced_never_encoded_again():

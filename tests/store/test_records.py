@@ -7,7 +7,7 @@ from whippletree.types import Exchange, Message, ModelCall, Reward, Rollout, Sco
 
 
 def same_call(a: ModelCall, b: ModelCall) -> bool:
-    arrays = ("prompt_ids", "completion_ids", "logprobs")
+    arrays = ("prompt_ids", "completion_ids", "logprobs", *(("parts",) if a.parts is not None else ()))
     rest = [f for f in ModelCall.__dataclass_fields__ if f not in arrays]
     return all(getattr(a, f) == getattr(b, f) for f in rest) and all(
         getattr(a, f).dtype == getattr(b, f).dtype and np.array_equal(getattr(a, f), getattr(b, f)) for f in arrays
@@ -61,6 +61,7 @@ def model_calls(draw):
                 parse_error=draw(st.sampled_from([None, "no JSON"])),
                 cached_tokens=2,
                 exchange=draw(st.none() | exchanges(tools)),
+                parts=draw(st.sampled_from([None, np.arange(len(completion), dtype=np.int8) % 3])),
             )
         )
     return tuple(calls)
@@ -96,7 +97,7 @@ def test_a_tool_list_is_told_once_whoever_repeats_it():
     calls = [call(0, "bash"), call(1, "bash", "read"), call(2, "bash"), call(3)]
     lists = words.tool_lists(calls)
     assert [len(found.tools) for found in lists] == [1, 2]
-    hashes = [row[-1] for row in records.call_rows(1, calls, lists)]
+    hashes = [row[-2] for row in records.call_rows(1, calls, lists)]
     assert hashes == [lists[0].hash, lists[1].hash, lists[0].hash, None]
 
 

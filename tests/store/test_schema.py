@@ -31,7 +31,9 @@ def test_a_newer_schema_and_a_foreign_database_are_refused(store):
         RunStore.open(store.path)
 
 
-DOWNGRADE = """
+WITHOUT_PARTS = "ALTER TABLE calls DROP COLUMN parts; PRAGMA user_version=2;"
+DOWNGRADE = f"""
+{WITHOUT_PARTS}
 ALTER TABLE rollouts DROP COLUMN counts;
 ALTER TABLE calls DROP COLUMN exchange;
 ALTER TABLE calls DROP COLUMN tools;
@@ -64,4 +66,19 @@ def test_a_run_without_words_is_read_as_it_is_and_written_on_as_a_run_with_words
         assert [r.calls[0].exchange for r in reader.rollouts(with_calls=True)] == [None] * 3 + [SAID] * 3
     assert all(r.counts == {} and c.exchange is None for r in old for c in r.calls)
     assert [c.completion_ids.tolist() for c in old[2].calls] == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    assert schema_of(store.path) == schema
+
+
+def test_a_run_without_parts_of_calls_is_read_as_it_is_and_written_on_with_them(store):
+    do_step(store, 0)
+    store.close()
+    schema = schema_of(store.path)
+    db = sqlite3.connect(store.path / "run.sqlite")
+    db.executescript(WITHOUT_PARTS)
+    db.close()
+    with RunStore.open(store.path, read_only=True) as reader:
+        assert [r.calls[0].exchange for r in reader.rollouts(with_calls=True)] == [SAID] * 3
+        assert {call.parts for r in reader.rollouts(with_calls=True) for call in r.calls} == {None}
+        with RunStore.open(store.path) as writer:
+            do_step(writer, 1)
     assert schema_of(store.path) == schema

@@ -18,6 +18,7 @@ from whippletree.types import (
     Exchange,
     Message,
     ModelCall,
+    Part,
     Request,
     Reward,
     Rollout,
@@ -179,6 +180,7 @@ def test_a_trajectory_has_tokens_observations_and_an_outcome(episode):
         "prompt_token_ids": made.prompt_ids.tolist(),
         "completion_token_ids": made.completion_ids.tolist(),
         "logprobs": made.logprobs.tolist(),
+        "extra": {"token_parts": [Part(part).name.lower() for part in made.parts]},
     }
     assert document["agent"]["name"] == "S0T1"
     assert document["extra"]["reward"] == 0.5

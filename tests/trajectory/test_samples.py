@@ -8,7 +8,7 @@ from test_tree import made, rollouts
 from whippletree.trajectory.filters import TreeFilter
 from whippletree.trajectory.samples import rollout_samples, rows, with_advantages
 from whippletree.trajectory.tree import CallTree
-from whippletree.types import ModelCall, Reward, Rollout, StopReason
+from whippletree.types import ModelCall, Part, Reward, Rollout, StopReason
 
 
 def rollout(calls: list[ModelCall], id: str = "r", error: str | None = None) -> Rollout:
@@ -116,3 +116,13 @@ def test_temperature_comes_from_the_calls():
 def test_the_first_token_of_a_sequence_is_never_trained():
     (sample,), _ = rollout_samples(rollout([made(0, [], [2, 3])]))
     assert sample.weights.tolist() == [0, 1]
+
+
+def test_a_sample_knows_the_calls_and_the_parts_of_its_tokens():
+    parts = np.array([Part.ACTION, Part.ARGUMENT], np.int8)
+    calls = [replace(made(0, [1], [2, 3]), parts=parts), made(1, [1, 2, 3, 7], [4]), made(2, [1, 2, 3, 8], [5])]
+    first, second = rollout_samples(rollout(calls))[0]
+    columns = {name: [sample.columns[name].tolist() for sample in (first, second)] for name in first.columns}
+    assert columns["action"] == [[0, 1, 0, 0, 0]] * 2
+    assert columns["argument"] == [[0, 0, 1, 0, 0]] * 2
+    assert columns["call"] == [[0, 0, 0, 0, 1], [0, 0, 0, 0, 2]]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from whippletree.types import Ids, Message, Tool
+from whippletree.types import Ids, Message, Parts, Tool
 
 
 class Renderer(Protocol):
@@ -49,6 +49,13 @@ class Renderer(Protocol):
 
         Never raises: malformed output gives a message whose content is the whole text, and what is wrong with it in
         words that the model can act on.
+        """
+        ...
+
+    def parts(self, completion_ids: Ids, message: Message) -> Parts:
+        """What each token of the sampled ids that were read as `message` is to its tool calls.
+
+        A token that several parts share belongs to the first of them.
         """
         ...
 

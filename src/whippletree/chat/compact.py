@@ -21,7 +21,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from whippletree.errors import PolicyError
-from whippletree.types import Ids, Json, Message, Tool, ToolCall
+from whippletree.types import Ids, Json, Message, Part, Parts, Tool, ToolCall
 
 SPECIAL_TOKENS = (
     "<|pad|>",
@@ -41,6 +41,9 @@ _SPLIT = r" ?[\p{L}_]+|\.\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}_]|\n|[^\S\n]+(?!\S)|\s"
 """Words, extensions, single digits and single marks, each with the space before it; line ends; other white space."""
 
 _MARKS = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>", "tool": "<|result|>"}
+
+_PARTS = {"<|call|>": Part.ACTION, "<|arg|>": Part.ARGUMENT, "<|val|>": Part.ARGUMENT}
+"""Of a mark and of the text after it."""
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "null": (type(None),),
@@ -129,6 +132,15 @@ class CompactRenderer:
         except _Malformed as error:
             return Message("assistant", self.text(completion_ids)), str(error)
         return Message("assistant", content, calls), None
+
+    def parts(self, completion_ids: Ids, message: Message) -> Parts:
+        found = np.full(len(completion_ids), Part.OTHER, dtype=np.int8)
+        part = Part.OTHER
+        for position, id in enumerate(completion_ids.tolist() if message.tool_calls else ()):
+            if id in self._names:
+                part = _PARTS.get(self._names[id], Part.OTHER)
+            found[position] = part
+        return found
 
     def save(self, path: Path) -> None:
         self._tokenizer.save(str(path / "tokenizer.json"))

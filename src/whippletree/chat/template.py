@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import TemplateError
 
+from whippletree.chat.parts import SPANS, parts_of_tokens
 from whippletree.chat.toolcalls import PARSERS, Malformed, detect_parser, split_thinking
 from whippletree.errors import PolicyError
-from whippletree.types import Ids, Json, Message, Tool, ToolCall
+from whippletree.types import Ids, Json, Message, Part, Parts, Tool, ToolCall
 
 _MARKER = "whippletree-dummy-answer"
 _DUMMY = (Message("user", "whippletree-dummy-question"), Message("assistant", _MARKER))
@@ -70,7 +71,7 @@ class TemplateRenderer:
         name = parser or detect_parser(template)
         if name not in PARSERS:
             raise PolicyError(f"the template's tool calls are in no known form ({name}); pass one of {sorted(PARSERS)}")
-        self._parser = PARSERS[name]
+        self._parser, self._spans = PARSERS[name], SPANS[name]
         self._tokenizer, self._kwargs = tokenizer, template_kwargs or {}
         self._run = lru_cache(cache_size)(self._encode_run)
         question = self._render(_DUMMY[:1])
@@ -106,20 +107,37 @@ class TemplateRenderer:
 
     def parse(self, completion_ids: Ids, tools: Sequence[Tool]) -> tuple[Message, str | None]:
         """Thinking is taken out of the content; where no tools are offered, everything else is text."""
-        ended = len(completion_ids) and int(completion_ids[-1]) in self.stop_ids
-        raw = self.text(completion_ids[:-1] if ended else completion_ids)
+        raw = self.text(self._said(completion_ids))
         try:
-            text = split_thinking(raw, opened=self._opening.rstrip().endswith("<think>"))
+            text = self._answer(raw)
             content, calls = self._parser(text) if tools else (text, ())
         except Malformed as error:
             return Message("assistant", raw), str(error)
         return Message("assistant", content, calls), None
+
+    def parts(self, completion_ids: Ids, message: Message) -> Parts:
+        found = np.full(len(completion_ids), Part.OTHER, dtype=np.int8)
+        if message.tool_calls:
+            said = self._said(completion_ids)
+            raw = self.text(said)
+            spans = self._spans(raw, len(raw) - len(self._answer(raw)))
+            found[: len(said)] = parts_of_tokens(spans, raw, len(said), lambda count: self.text(said[:count]))
+        return found
 
     def save(self, path: Path) -> None:
         self._tokenizer.save_pretrained(path)
 
     def text(self, ids: Ids) -> str:
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _said(self, completion_ids: Ids) -> Ids:
+        """Without the stop token."""
+        ended = len(completion_ids) and int(completion_ids[-1]) in self.stop_ids
+        return completion_ids[:-1] if ended else completion_ids
+
+    def _answer(self, raw: str) -> str:
+        """What follows the thinking, a suffix of `raw`."""
+        return split_thinking(raw, opened=self._opening.rstrip().endswith("<think>"))
 
     def _encode(self, text: str) -> Ids:
         valid = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be encoded

@@ -169,6 +169,7 @@ class CaptureSession:
             parse_error=completion.parse_error,
             cached_tokens=completion.cached_tokens,
             exchange=Exchange(prompt.after, new, completion.message, request.tools, request.asked),
+            parts=self._renderer.parts(completion.completion_ids, completion.message),
         )
         self.calls.append(call)
 

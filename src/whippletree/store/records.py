@@ -24,7 +24,7 @@ ROLLOUT_COLUMNS = (
 )
 CALL_COLUMNS = (
     'position, "index", kind, shared, prompt_tail, completion_ids, logprobs, policy_version, finish_reason, '
-    "temperature, parse_error, cached_tokens, exchange, tools"
+    "temperature, parse_error, cached_tokens, exchange, tools, parts"
 )
 SCORE_COLUMNS = "harness, task_id, task_kind, passes, rewards"
 
@@ -90,6 +90,7 @@ def call_rows(key: int, calls: Iterable[ModelCall], lists: Sequence[words.ToolLi
             call.cached_tokens,
             None if call.exchange is None else words.exchange_blob(call.exchange),
             words.hash_among(lists, call),
+            None if call.parts is None else call.parts.astype("i1").tobytes(),
         )
         known = np.concatenate((call.prompt_ids, call.completion_ids))
 
@@ -100,7 +101,7 @@ def calls_of(rows: Iterable[Row], tools_of: Callable[[bytes], words.Tools]) -> t
     known = np.empty(0, np.int64)
     for row in rows:
         _, index, kind, shared, tail, completion, logprobs, version, finish, temperature, parse_error, cached = row[:12]
-        exchange, tools = row[12:]
+        exchange, tools, parts = row[12:]
         prompt_ids = np.concatenate((known[:shared], _ids(tail)))
         completion_ids = _ids(completion)
         calls.append(
@@ -116,6 +117,7 @@ def calls_of(rows: Iterable[Row], tools_of: Callable[[bytes], words.Tools]) -> t
                 parse_error=parse_error,
                 cached_tokens=cached,
                 exchange=None if exchange is None else words.exchange_of(exchange, tools_of(tools) if tools else ()),
+                parts=None if parts is None else np.frombuffer(parts, "i1"),
             )
         )
         known = np.concatenate((prompt_ids, completion_ids))

@@ -1,7 +1,8 @@
 """The tables of `run.sqlite`, and how a connection to them is opened.
 
-Invariant: a database is used only when its application id and schema version are ours. One of version 1, which knew no
-words and no counts, is brought to this version when it is opened for writing, and reads as if it had been.
+Invariant: a database is used only when its application id and schema version are ours. An older one is brought to this
+version when it is opened for writing, and reads as if it had been: version 1 knew no words and no counts, version 2 no
+parts of calls.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from whippletree.errors import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x57484950  # "WHIP"
 
 TABLES = """
@@ -30,7 +31,8 @@ CREATE TABLE calls (
     rollout INTEGER NOT NULL REFERENCES rollouts (key) ON DELETE CASCADE, position INTEGER NOT NULL,
     "index" INTEGER NOT NULL, kind TEXT NOT NULL, shared INTEGER NOT NULL, prompt_tail BLOB NOT NULL,
     completion_ids BLOB NOT NULL, logprobs BLOB NOT NULL, policy_version INTEGER NOT NULL, finish_reason TEXT NOT NULL,
-    temperature REAL NOT NULL, parse_error TEXT, cached_tokens INTEGER NOT NULL, exchange BLOB, tools BLOB);
+    temperature REAL NOT NULL, parse_error TEXT, cached_tokens INTEGER NOT NULL, exchange BLOB, tools BLOB,
+    parts BLOB);
 CREATE UNIQUE INDEX calls_by_rollout ON calls (rollout, position);
 CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE metrics (
@@ -41,20 +43,29 @@ CREATE TABLE scores (
     PRIMARY KEY (name, label, step, harness, task_id)) WITHOUT ROWID;
 """
 
-UPGRADE_1 = """
-ALTER TABLE rollouts ADD COLUMN counts TEXT NOT NULL DEFAULT '{}';
+UPGRADE_2 = "ALTER TABLE calls ADD COLUMN parts BLOB;"
+UPGRADE_1 = f"""
+ALTER TABLE rollouts ADD COLUMN counts TEXT NOT NULL DEFAULT '{{}}';
 ALTER TABLE calls ADD COLUMN exchange BLOB;
 ALTER TABLE calls ADD COLUMN tools BLOB;
 CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
+{UPGRADE_2}
 """
-"""From version 1 to version 2."""
+UPGRADES = {1: UPGRADE_1, 2: UPGRADE_2}
+"""From a version to this one."""
 
-VIEW_OF_1 = """
+VIEWS = {
+    1: """
 PRAGMA temp_store=MEMORY;
 CREATE TEMP VIEW rollouts AS SELECT *, '{}' AS counts FROM main.rollouts;
-CREATE TEMP VIEW calls AS SELECT *, NULL AS exchange, NULL AS tools FROM main.calls;
-"""
-"""Makes a connection that may only read see version 1 as version 2; nothing is written."""
+CREATE TEMP VIEW calls AS SELECT *, NULL AS exchange, NULL AS tools, NULL AS parts FROM main.calls;
+""",
+    2: """
+PRAGMA temp_store=MEMORY;
+CREATE TEMP VIEW calls AS SELECT *, NULL AS parts FROM main.calls;
+""",
+}
+"""Makes a connection that may only read see an older version as this one; nothing is written."""
 
 
 def create_database(path: Path) -> sqlite3.Connection:
@@ -75,9 +86,9 @@ def open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} cannot be read as a run's database ({error}): restore it from a copy") from error
-    if found == APPLICATION_ID and version == 1:
-        upgrade = f"BEGIN; {UPGRADE_1} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
-        connection.executescript(VIEW_OF_1 if read_only else upgrade)
+    if found == APPLICATION_ID and version in UPGRADES:
+        upgrade = f"BEGIN; {UPGRADES[version]} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+        connection.executescript(VIEWS[version] if read_only else upgrade)
         version = SCHEMA_VERSION
     if found == APPLICATION_ID and version == SCHEMA_VERSION:
         return connection

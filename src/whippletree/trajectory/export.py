@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from whippletree.errors import StoreError
-from whippletree.types import CallKind, Exchange, Json, Message, ModelCall, Rollout, Tool, ToolCall
+from whippletree.types import CallKind, Exchange, Json, Message, ModelCall, Part, Rollout, Tool, ToolCall
 
 ATIF_VERSION = "ATIF-v1.8"
 Document = dict[str, Json]
@@ -233,6 +233,7 @@ def _step(number: int, said: Said, *, copied: bool) -> Document:
 
 
 def _metrics(call: ModelCall) -> Document:
+    parts = None if call.parts is None else [Part(part).name.lower() for part in call.parts.tolist()]
     return {
         "prompt_tokens": len(call.prompt_ids),
         "completion_tokens": len(call.completion_ids),
@@ -240,6 +241,7 @@ def _metrics(call: ModelCall) -> Document:
         "prompt_token_ids": call.prompt_ids.tolist(),
         "completion_token_ids": call.completion_ids.tolist(),
         "logprobs": call.logprobs.tolist(),
+        **({"extra": {"token_parts": parts}} if parts is not None else {}),
     }
 
 

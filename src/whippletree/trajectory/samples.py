@@ -2,6 +2,10 @@
 
 Invariant: the weights of a rollout sum to 1, so that it counts the same however many branches or segments it has; and a
 token is trained only on the path on which it was sampled, with the logprob that it was sampled with.
+
+Every sample has the columns `call`, the index of the call that sampled a token, and `action` and `argument`, which are
+1 on tokens that choose a tool and on its arguments (see `types.Part`). All are 0 where nothing was sampled, and the
+latter two in records that are older than they are.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 
 from whippletree.trajectory.filters import Selection, TreeFilter, leaves_among
 from whippletree.trajectory.tree import CallTree
-from whippletree.types import Floats, Ids, Rollout, Sample
+from whippletree.types import Floats, Ids, Part, Parts, Rollout, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,9 @@ class Row:
     """Sampled tokens that this row owns."""
     logprobs: Floats
     """At all sampled positions of selected calls, 0 elsewhere."""
+    parts: Parts
+    calls: Ids
+    """Indices; both are as the logprobs."""
     temperature: float
 
 
@@ -75,6 +82,7 @@ def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
     ids = np.concatenate([call.prompt_ids, call.completion_ids])
     trained = np.zeros(len(ids), dtype=np.bool_)
     logprobs = np.zeros(len(ids), dtype=np.float32)
+    parts, calls = np.zeros(len(ids), dtype=np.int8), np.zeros(len(ids), dtype=np.int64)
     for position in tree.path(leaf):
         if position not in selected:
             continue
@@ -87,10 +95,12 @@ def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
         start = len(sampled.prompt_ids)
         end = start + len(sampled.completion_ids)
         logprobs[start:end] = sampled.logprobs
+        parts[start:end] = Part.OTHER if sampled.parts is None else sampled.parts
+        calls[start:end] = sampled.index
         trained[start:end] = position not in owned
         owned.add(position)
     trained[:1] = False  # nothing predicts the first token
-    return Row(ids, trained, logprobs, call.temperature)
+    return Row(ids, trained, logprobs, parts, calls, call.temperature)
 
 
 def _sample(row: Row, weight: float, rollout_id: str) -> Sample:
@@ -101,4 +111,9 @@ def _sample(row: Row, weight: float, rollout_id: str) -> Sample:
         advantages=np.zeros(len(row.ids), dtype=np.float32),
         temperature=row.temperature,
         rollout_id=rollout_id,
+        columns={
+            "call": row.calls.astype(np.float32),  # exact up to 2 ** 24
+            "action": (row.parts == Part.ACTION).astype(np.float32),
+            "argument": (row.parts == Part.ARGUMENT).astype(np.float32),
+        },
     )
