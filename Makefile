@@ -37,7 +37,7 @@ study-programs: .venv/installed ## Train through real agent programs, from a war
 	  --set 'harnesses.train=["S0T0O0C0W0", "claude-code:minimal", "dsh"]' $(LONG) --set policy.num_slots=32 \
 	  --set policy.lockstep=false --set rollout.concurrency=10
 	test -d runs/programs/warm || $(BIN)/whippletree sft --from runs/programs/demo --dir runs/programs/warm $(LONG) \
-	  --set epochs=6 --set optimizer.lr=1e-3
+	  --set epochs=2 --set optimizer.lr=1e-3
 	$(BIN)/whippletree study programs --dir runs/programs/study --results results/programs.json
 
 LONG := --set policy.max_context=2048 --set policy.max_positions=2049
