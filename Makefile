@@ -5,10 +5,11 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 BIN := .venv/bin
+PARITY := .venv-parity/bin
 # Matrices are small and work runs in several processes: more threads would only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint check-slow study-programs nano docs clean system
+.PHONY: help quickstart test lint check-slow check-parity study-programs nano docs clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -25,8 +26,12 @@ lint: .venv/installed-dev ## Style, types and import rules alone
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-check-slow: .venv/installed-dev ## All tests, with those that take minutes
+check-slow: .venv/installed-dev check-parity ## All tests, with those that take minutes
 	$(BIN)/python -m pytest -m "slow or not slow"
+
+check-parity: .venv-parity/installed ## Of these, the tests against trl, verl and openenv
+	$(PARITY)/python -c 'import trl, verl.trainer.ppo.core_algos, openenv.core.harness.capture.server'
+	$(PARITY)/python -m pytest -m parity
 
 study-%: .venv/installed ## headline, ppo-scaling, ablation, sizes, schedulers: kept and resumed
 	$(BIN)/whippletree study $* --results results/$*.json
@@ -48,8 +53,8 @@ nano: .venv/installed ## Make the embedded policy anew from its recipe
 docs: .venv/installed ## Fill the pages' tables from results/*.json
 	$(BIN)/python docs/fill_results.py
 
-clean: ## Remove caches and .venv; runs/ stays
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+clean: ## Remove caches and environments; runs/ stays
+	rm -rf .venv .venv-parity .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ---- setting up -----------------------------------------------------------------------------------------------------
@@ -65,6 +70,17 @@ INSTALL = @test -x $(BIN)/pip || $(PYTHON) -m venv .venv; \
 .venv/installed-dev: pyproject.toml constraints.txt | system
 	$(INSTALL) '.[dev]'
 	@touch .venv/installed $@
+
+# .venv and more. The packages after --no-deps pin others that we need newer; see pyproject.toml.
+.venv-parity/installed: .venv/installed-dev
+	@test -x $(PARITY)/pip || $(BIN)/python -m venv .venv-parity; \
+	  site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  echo "import site; site.addsitedir('$$site')" > "$$($(PARITY)/python -c \
+	    'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"; \
+	  echo "installing into .venv-parity, which takes some minutes the first time"; \
+	  $(PARITY)/python -m pip install --quiet -c constraints.txt -e '.[parity]'; \
+	  $(PARITY)/python -m pip install --quiet -c constraints.txt --no-deps openenv verl
+	@touch $@
 
 system:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -1,6 +1,6 @@
-"""Against the losses of two other trainers, where they are installed: the same numbers from the same tokens.
+"""Against the losses of two other trainers: the same numbers from the same tokens.
 
-`pip install trl datasets` and `pip install verl` into the environment, then `pytest -m slow tests/algorithms`.
+`make check-parity` installs them beside `.venv` and runs this; elsewhere it is skipped.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from whippletree.policy.base import TokenBatch
 from whippletree.policy.local import LocalPolicy
 from whippletree.types import Sample
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 PROMPT, LENGTHS = 5, (7, 4, 6, 1)
@@ -45,7 +45,7 @@ def by_token(mask):
 
 @pytest.fixture(scope="module")
 def verl():
-    pytest.importorskip("verl", reason="verl is not installed")
+    pytest.importorskip("verl", reason="verl is not installed: `make check-parity` does")
     from verl.trainer.ppo import core_algos
 
     return core_algos
@@ -179,8 +179,8 @@ def model_of(tokenizer):
 
 @pytest.fixture
 def trl_trainer(tokenizer, tmp_path):
-    pytest.importorskip("trl", reason="trl is not installed")
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    pytest.importorskip("trl", reason="trl is not installed: `make check-parity` does")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: `make check-parity` does")
     from trl import GRPOConfig, GRPOTrainer
 
     path = tmp_path / "model"
