@@ -36,7 +36,7 @@ def test_shards_add_up_to_the_whole(size, lengths):
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     shards = torch.split(gradient, lengths)
     total = sum(sketch(shard, size, "w", start=start) for shard, start in zip(shards, starts, strict=True))
-    torch.testing.assert_close(total, sketch(gradient, size, "w"))
+    torch.testing.assert_close(total, sketch(gradient, size, "w"), rtol=1e-5, atol=1e-4)
 
 
 @given(st.integers(0, 5000), st.integers(1, 300))
