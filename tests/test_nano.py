@@ -15,7 +15,7 @@ from whippletree.chat.compact import SPECIAL_TOKENS, CompactRenderer
 from whippletree.config import PolicySection
 from whippletree.errors import ConfigError
 from whippletree.harness.designs import PAPER_HELD_OUT, PAPER_TRAINING
-from whippletree.policy.local import load_model
+from whippletree.policy.weights import load_model
 from whippletree.run import open_policy
 from whippletree.sandbox import open_sandboxes
 from whippletree.tasks.paddock import Paddock, pools

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from whippletree.algorithms import GRPO, AnyAlgorithm
 from whippletree.errors import ConfigError
 from whippletree.keys import hint, types_of
+from whippletree.policy.lora import Lora
 from whippletree.sandbox.base import SandboxLimits
 from whippletree.schedule.strategies import Locality, Strategy
 from whippletree.types import Json
@@ -44,6 +45,7 @@ class PolicySection(Section):
         default=True, description="Wait for all rollouts before sampling: the same seed then gives the same numbers."
     )
     threads: int = Field(default=1, ge=1, description="Threads of torch.")
+    lora: Lora | None = Field(default=None, description="Train adapters beside a fixed model; absent by default.")
 
 
 class SamplingSection(Section):

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from math import isfinite
 from pathlib import Path
 
@@ -29,7 +28,9 @@ from whippletree.config import PolicySection, RunConfig, TasksSection, parse
 from whippletree.errors import ConfigError, PolicyError, SandboxError
 from whippletree.gateway.server import Gateway
 from whippletree.harnesses import Harnesses
-from whippletree.policy.local import LocalPolicy, load_model
+from whippletree.policy.local import LocalPolicy
+from whippletree.policy.lora import open_model
+from whippletree.policy.weights import NANO, NANO_WEIGHTS
 from whippletree.rollout.blackbox import Terms
 from whippletree.rollout.lifecycle import World
 from whippletree.rollout.runner import Runner
@@ -56,35 +57,28 @@ def open_policy(section: PolicySection) -> LocalPolicy:
         raise PolicyError(f"'{path}' is a run: give one of its policies, in {path / 'checkpoints'}")
     if not path.exists() and (path.is_absolute() or (len(path.parts) > 1 and path.parent.is_dir())):
         raise PolicyError(f"cannot load a model from '{path}': there is no such directory")
-    if section.model == "nano":
-        with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
-            return _opened(path, section)
-    return _opened(section.model, section)
-
-
-def nano_renderer() -> Renderer:
-    """That of the embedded policy, without its weights."""
-    with resources.as_file(resources.files("whippletree.policy.nano") / "weights") as path:
-        return renderer_for(path)
-
-
-def _opened(path: Path | str, section: PolicySection) -> LocalPolicy:
-    model = load_model(path)
+    model, keeper = open_model(section.model, section.lora)
     if section.max_positions is not None:
         if not getattr(model.config, "rope_parameters", None):
             raise PolicyError(
-                f"policy.max_positions = {section.max_positions}: '{path}' has a table of positions; only rotary "
-                "positions can be more than a model was made with"
+                f"policy.max_positions = {section.max_positions}: '{section.model}' has a table of positions; only "
+                "rotary positions can be more than a model was made with"
             )
         model.config.max_position_embeddings = section.max_positions
     return LocalPolicy(
         model,
-        renderer_for(path),
+        renderer_for(NANO_WEIGHTS if section.model == NANO else section.model),
         num_slots=section.num_slots,
         max_context=section.max_context,
         micro_batch_tokens=section.micro_batch_tokens,
         lockstep=section.lockstep,
+        keeper=keeper,
     )
+
+
+def nano_renderer() -> Renderer:
+    """That of the embedded policy, without its weights."""
+    return renderer_for(NANO_WEIGHTS)
 
 
 def renderer_for(path: Path | str) -> Renderer:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from whippletree.chat.base import Renderer
 from whippletree.config import OptimizerSection, PolicySection, Section, validated
 from whippletree.errors import ConfigError, PolicyError
 from whippletree.policy.local import LocalPolicy
+from whippletree.policy.weights import NANO, NANO_WEIGHTS
 from whippletree.run import Clock, config_of, open_policy, renderer_for
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.store.where import keys_of, where
@@ -255,7 +255,7 @@ def tokenizer_of(source: RunStore) -> Path | str:
     if checkpoints := source.checkpoints():
         return checkpoints[max(checkpoints)]
     model = config_of(source).policy.model
-    return Path(str(resources.files("whippletree.policy.nano") / "weights")) if model == "nano" else model
+    return NANO_WEIGHTS if model == NANO else model
 
 
 def tokenizer_files(renderer: Renderer) -> dict[str, bytes]:

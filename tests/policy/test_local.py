@@ -10,8 +10,8 @@ from transformers import GraniteConfig, GraniteForCausalLM
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.errors import PolicyError
-from whippletree.policy.local import load_model
 from whippletree.policy.slots import SlotDecoder
+from whippletree.policy.weights import load_model
 
 
 class TestLocal(PolicyContract):

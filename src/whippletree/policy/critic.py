@@ -29,26 +29,33 @@ class Critic(nn.Module):
 
     def __init__(self, policy: PreTrainedModel, kind: CriticKind, *, lr: float) -> None:
         super().__init__()
-        trunk = cast(PreTrainedModel, copy.deepcopy(policy.base_model)) if kind == "model" else None
+        fixed = {id(parameter): parameter for parameter in policy.parameters() if not parameter.requires_grad}
+        trunk = cast(PreTrainedModel, copy.deepcopy(policy.base_model, fixed)) if kind == "model" else None
         self.trunk: PreTrainedModel | None = trunk
+        """Has weights of its own for what the policy trains; what is fixed is there once."""
         self.head = nn.Linear(int(policy.config.hidden_size), 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.optimizer = torch.optim.AdamW(self.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self._trained().values(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.eval()
 
     def values(self, states_ND: Tensor) -> Tensor:
         """Of the trunk's states, or of the policy's where the critic has no trunk; shape (N,)."""
         return self.head(states_ND if self.trunk is not None else states_ND.detach()).squeeze(-1)
 
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
     def save(self, path: Path) -> None:
-        torch.save({"weights": self.state_dict(), "optimizer": self.optimizer.state_dict()}, path / FILE)
+        weights = {name: parameter.detach() for name, parameter in self._trained().items()}
+        torch.save({"weights": weights, "optimizer": self.optimizer.state_dict()}, path / FILE)
 
     def load(self, path: Path) -> None:
         """Raises PolicyError where the directory has no critic of this kind."""
         try:
             state: dict[str, Any] = torch.load(path / FILE, weights_only=True)
-            self.load_state_dict(state["weights"])
+            fixed = {name: own for name, own in self.state_dict().items() if name not in self._trained()}
+            self.load_state_dict(fixed | state["weights"])
         except FileNotFoundError:
             raise PolicyError(
                 f"'{path}' holds a policy in training, but no {FILE}: it was trained without a critic. "

@@ -11,7 +11,6 @@ their sessions: then a run with the same seed gives the same bits whatever the s
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import time
@@ -24,18 +23,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-import whippletree.policy.nano.modeling  # noqa: F401  # pyright: ignore[reportUnusedImport]  (registers nano)
 from whippletree.chat.base import Renderer
 from whippletree.errors import ContextOverflow, PolicyError
 from whippletree.policy.base import CriticKind, Loss, Scorer, add_statistics
 from whippletree.policy.critic import Critic
+from whippletree.policy.lora import dropping_out
 from whippletree.policy.reference import Reference
 from whippletree.policy.sketch import gradient_sketch
-from whippletree.policy.slots import Job, SlotDecoder, output_logits
+from whippletree.policy.slots import Job, SlotDecoder
 from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
+from whippletree.policy.weights import Keeper, Whole, fingerprint
 from whippletree.trajectory.packing import micro_batches
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
@@ -44,6 +43,8 @@ log = logging.getLogger(__name__)
 
 PROBE_TOKENS = 64
 """Half of them prompt, half of them sampled."""
+PROBE_TOLERANCE = 1e-3
+"""In nats."""
 
 
 class LocalPolicy:
@@ -58,18 +59,19 @@ class LocalPolicy:
         max_context: int = 1024,
         micro_batch_tokens: int = 4096,
         lockstep: bool = True,
-        probe_tolerance: float = 1e-3,
+        keeper: Keeper | None = None,
     ) -> None:
         positions = getattr(model.config, "max_position_embeddings", max_context)
         if not 2 <= max_context <= positions:
             raise PolicyError(f"max_context is {max_context}, expected 2 to {positions}, the positions the model has")
-        self.model, self.renderer = model, renderer
+        self.model, self.renderer, self.keeper = model, renderer, keeper or Whole()
         self.max_context, self.micro_batch_tokens = max_context, micro_batch_tokens
-        self.lockstep, self.probe_tolerance = lockstep, probe_tolerance
+        self.lockstep = lockstep
         self.version = 0
         self.cpu_s = {"sampling": 0.0, "learning": 0.0}
         """CPU seconds of the policy's thread so far."""
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
         self.critic: Critic | None = None
         self.reference: Reference | None = None
         self._broken_loss = False
@@ -183,7 +185,8 @@ class LocalPolicy:
         self._refuse_too_long(samples)
         totals: dict[str, float] = {}
         for batch in micro_batches(samples, self.micro_batch_tokens):
-            value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
+            with dropping_out(self.model, seed=self.version):
+                value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
             if torch.isfinite(value):
                 value.backward()
                 add_statistics(totals, statistics)
@@ -205,7 +208,7 @@ class LocalPolicy:
                 )
 
     def keep_reference(self, path: Path | str | None = None) -> None:
-        self.reference = Reference(self.model, self.model if path is None else load_model(path))
+        self.reference = Reference(self.model, self.model if path is None else self.keeper.open(path))
 
     def add_critic(self, kind: CriticKind, *, lr: float) -> None:
         self.critic = Critic(self.model, kind, lr=lr)
@@ -250,10 +253,10 @@ class LocalPolicy:
     async def publish(self) -> float:
         self.version += 1
         gap = await self._in_thread("learning", self._probe_gap)
-        if not gap <= self.probe_tolerance:
+        if not gap <= PROBE_TOLERANCE:
             raise PolicyError(
                 f"after update {self.version} sampler and trainer differ by {gap:.2g} nats on the probe sequence, "
-                f"expected at most {self.probe_tolerance:.2g}; the sampler does not hold the trainer's weights"
+                f"expected at most {PROBE_TOLERANCE:.2g}; the sampler does not hold the trainer's weights"
             )
         return gap
 
@@ -274,7 +277,7 @@ class LocalPolicy:
     # ---- keeping ----
 
     def save(self, path: Path, *, optimizer: bool = True) -> None:
-        self.model.save_pretrained(path)
+        self.keeper.save(self.model, path)
         self.renderer.save(path)
         if optimizer:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
@@ -282,14 +285,7 @@ class LocalPolicy:
                 self.critic.save(path)
 
     def load(self, path: Path) -> None:
-        loaded, own = load_model(path).state_dict(), self.model.state_dict()
-        shapes = [{(name, tuple(tensor.shape)) for name, tensor in weights.items()} for weights in (own, loaded)]
-        if differing := sorted(shapes[0] ^ shapes[1]):
-            raise PolicyError(
-                f"the weights in '{path}' are of another architecture: {len(differing)} names and shapes differ, "
-                f"the first is {differing[0]}; load what was saved from the same model"
-            )
-        self.model.load_state_dict(loaded)
+        self.keeper.take(self.model, path)
         trainer = path / "trainer.pt"
         if trainer.exists():
             state: dict[str, Any] = torch.load(trainer, weights_only=True)
@@ -301,11 +297,7 @@ class LocalPolicy:
 
     def fingerprint(self) -> str:
         """Hash of all parameters: equal exactly where the weights are."""
-        digest = hashlib.sha256()
-        for name, parameter in sorted(self.model.named_parameters()):
-            digest.update(name.encode())
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.model)
 
     async def close(self) -> None:
         if self._sampling is not None:
@@ -322,24 +314,3 @@ class LocalPolicy:
             return function(*args)
         finally:
             self.cpu_s[account] += time.thread_time() - started
-
-
-def load_model(path: Path | str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A causal LM from a directory or a hub name; raises PolicyError where there is none."""
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
-    except (OSError, ValueError) as error:
-        raise PolicyError(
-            f"cannot load a model from '{path}': {error}. Expected 'nano', a directory written by save_pretrained, "
-            "or the name of a Hugging Face model"
-        ) from error
-    with torch.no_grad():
-        ids_1T = torch.arange(min(8, int(model.config.vocab_size)))[None]
-        expected: Tensor = model(input_ids=ids_1T).logits.float()
-        found = output_logits(model, model.base_model(input_ids=ids_1T).last_hidden_state)
-    if not torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
-        raise PolicyError(
-            f"the model '{path}' changes its logits after the output embedding (by a scale or a soft cap), "
-            "which sampling and training here would leave out; choose a model that does not"
-        )
-    return model

@@ -1,7 +1,7 @@
 """The reference policy: fixed weights that the trained ones can be compared with.
 
-Only what is trained is kept twice; a parameter that is not trained is shared. The model itself is there once: to score
-by the reference its weights change places with the policy's, which nobody else may use meanwhile.
+Only what is trained or differs is kept twice; so a reference beside adapters costs no second model. The model itself is
+there once: to score by the reference its weights change places with the policy's, which nobody else may use meanwhile.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -22,13 +22,17 @@ class Reference:
     def __init__(self, model: PreTrainedModel, source: PreTrainedModel) -> None:
         """The weights of `source` for `model`; raises PolicyError where it is of another architecture."""
         given = dict(source.named_parameters())
-        own = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        own = dict(model.named_parameters())
         if differing := [name for name, p in own.items() if name not in given or given[name].shape != p.shape]:
             raise PolicyError(
                 f"the reference model differs from the policy in {len(differing)} parameters, the first is "
                 f'{differing[0]}; choose one of the same architecture, or reference = "start"'
             )
-        self._pairs = [(parameter, given[name].detach().clone().to(parameter)) for name, parameter in own.items()]
+        self._pairs = [
+            (parameter, given[name].detach().clone().to(parameter))
+            for name, parameter in own.items()
+            if parameter.requires_grad or not torch.equal(parameter, given[name].to(parameter))
+        ]
 
     @contextmanager
     def in_place(self) -> Generator[None]:
