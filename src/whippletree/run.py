@@ -27,6 +27,7 @@ from whippletree.chat.template import TemplateRenderer
 from whippletree.config import PolicySection, RunConfig, TasksSection, parse
 from whippletree.errors import ConfigError, PolicyError, SandboxError
 from whippletree.gateway.server import Gateway
+from whippletree.harness.hooks import COUNT as HOOK
 from whippletree.harnesses import Harnesses
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.lora import open_model
@@ -293,9 +294,9 @@ def step_metrics(
     graded = [rollout for rollout in rollouts if rollout.reward is not None and isfinite(rollout.reward.value)]
     weight = max(learned.get("weight", 0.0), 1e-9)
     calls = [call for rollout in rollouts for call in rollout.calls]
-    boundary: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for rollout in rollouts:
-        boundary.update(rollout.counts)
+        counts.update({name if name.startswith(HOOK) else f"boundary/{name}": n for name, n in rollout.counts.items()})
     prompt_tokens = sum(len(call.prompt_ids) for call in calls)
     return {
         "reward": mean(rollout.reward.value for rollout in graded if rollout.reward is not None),
@@ -325,7 +326,7 @@ def step_metrics(
         "grad_norm": learned.get("grad_norm", 0.0),
         "skipped_update": learned.get("skipped_update", 0.0),
         **credit.metrics,
-        **{f"boundary/{name}": float(count) for name, count in sorted(boundary.items())},
+        **{name: float(count) for name, count in sorted(counts.items())},
         **{f"cpu_s/{name}": seconds for name, seconds in clock.split().items()},
         "wall_s": clock.wall_s,
     }

@@ -280,6 +280,7 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
     IDLE = "idle"
     """A black-box harness made no model call for too long."""
+    STOPPED = "stopped"  # by a hook of a white-box harness
     HARNESS_EXIT = "harness_exit"
     """A black-box harness ended by itself."""
     ERROR = "error"
@@ -316,7 +317,7 @@ class Rollout:
     timings_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Wall seconds in `sandbox`, `policy`, `grade`, and `total`."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How the model boundary met the requests: continuations, forks, and why; see `gateway.paths`."""
+    """How the model boundary met the requests (see `gateway.paths`), and how often each hook fired: `hook/NAME`."""
 
     @property
     def passed(self) -> bool:

@@ -2,7 +2,8 @@ import pytest
 
 from whippletree.errors import HarnessError
 from whippletree.harness.levels import paper_base, patched
-from whippletree.harness.spec import HarnessSpec, fill, parse_spec
+from whippletree.harness.spec import HarnessSpec, parse_spec
+from whippletree.harness.texts import fill
 
 
 def test_round_trips_through_json():

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whippletree.harness.spec import HarnessSpec, fill
+from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.texts import fill
 from whippletree.types import Message, Task
 
 

@@ -39,6 +39,8 @@ def _parts(spec: HarnessSpec, task: Task) -> Iterator[tuple[str, str]]:
     answer = observation.render(spec, name, _EXAMPLE_RESULT, host, rng)
     yield "observation", answer
     yield from _workflow(spec)
+    for hook_name, hook in sorted(spec.state.hooks.items()):
+        yield f"hook {hook_name}: {hook.event}, if {hook.condition}, {hook.action}", hook.message
     if spec.context.trigger_turns is not None:
         turn = Turn(
             Message("assistant", "", (ToolCall("0", name, "{}"),)), (Message("tool", answer, tool_call_id="0"),)

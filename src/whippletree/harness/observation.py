@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from whippletree.harness.spec import HarnessSpec, fill
+from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.texts import fill
 from whippletree.types import ExecResult
 
 

@@ -1,14 +1,12 @@
 """The whole state of a white-box harness as data: frozen, hashable, JSON.
 
 Invariant: what differs between two white-box harnesses is in their specs, and nowhere else; one interpreter runs them.
-Texts with `{name}` fields are filled in one pass; which names a text may use is part of its type.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self, TypeVar
@@ -16,6 +14,8 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from whippletree.errors import HarnessError
+from whippletree.harness.hooks import Hook
+from whippletree.harness.texts import fields
 from whippletree.types import Json
 
 CANONICAL: Mapping[str, tuple[str, ...]] = {
@@ -30,26 +30,11 @@ REQUIRED: Mapping[str, frozenset[str]] = {
 }
 OBSERVATION_FIELDS = ("output", "tool", "exit_code", "pid", "duration_s", "node", "pod", "namespace", "scheduled")
 
+IDENTITY = {"id", "parent", "direction"}
+"""Fields of a spec that say which one it is, and nothing of what it does."""
+_ADDED = ("state",)
+
 T = TypeVar("T")
-
-_FIELD = re.compile(r"\{([a-z_]+)\}")
-
-
-def fill(template: str, fields: Mapping[str, object]) -> str:
-    """Replace each `{name}` by its field, in one pass: braces inside a value stay as they are."""
-    return _FIELD.sub(lambda match: str(fields[match[1]]), template)
-
-
-def _fields(*names: str, required: tuple[str, ...] = ()) -> AfterValidator:
-    def check(template: str) -> str:
-        used = set(_FIELD.findall(template))
-        if unknown := used - set(names):
-            raise ValueError(f"unknown field {{{sorted(unknown)[0]}}}; this text may use {', '.join(names)}")
-        if missing := set(required) - used:
-            raise ValueError(f"the text must contain {{{sorted(missing)[0]}}}")
-        return template
-
-    return AfterValidator(check)
 
 
 def _workspace_path(path: str) -> str:
@@ -75,7 +60,7 @@ class Section(_Data):
 class Prompt(_Data):
     sections: tuple[Section, ...]
     """Joined by newlines into the system message, followed by the workflow's instruction."""
-    user: Annotated[str, _fields("instruction", required=("instruction",))] = "{instruction}"
+    user: Annotated[str, fields("instruction", required=("instruction",))] = "{instruction}"
 
 
 class ToolSpec(_Data):
@@ -131,7 +116,7 @@ class ToolSpec(_Data):
 
 
 class Observation(_Data):
-    template: Annotated[str, _fields(*OBSERVATION_FIELDS, required=("output",))]
+    template: Annotated[str, fields(*OBSERVATION_FIELDS, required=("output",))]
     """Around every answer to a tool call."""
     xml_escape: bool = False
     namespace: str = "sandbox"
@@ -141,7 +126,7 @@ class Observation(_Data):
     """A last line of the output of a command that ran out of time."""
     truncated: str
     """A last line of an output that was cut."""
-    malformed: Annotated[str, _fields("error", required=("error",))]
+    malformed: Annotated[str, fields("error", required=("error",))]
     """The user message after a message that could not be read."""
 
 
@@ -157,11 +142,11 @@ class Context(_Data):
     """Of one summary; None leaves it to the run."""
     system: str
     """System message of the compaction call."""
-    request: Annotated[str, _fields("instruction", "summary", "turns", required=("summary", "turns"))]
+    request: Annotated[str, fields("instruction", "summary", "turns", required=("summary", "turns"))]
     """User message of the compaction call; `summary` is the one before."""
     no_summary: str
     """Stands for the summary where there is none yet, or an empty one came."""
-    shown: Annotated[str, _fields("summary", "path")]
+    shown: Annotated[str, fields("summary", "path")]
     """Follows the user message once older turns are summarized."""
 
     @model_validator(mode="after")
@@ -172,7 +157,7 @@ class Context(_Data):
 
 
 class Workflow(_Data):
-    instruction: Annotated[str, _fields("verify_every")] = ""
+    instruction: Annotated[str, fields("verify_every")] = ""
     """A last section of the system message."""
     plan_first: bool = False
     verify_every: Annotated[int, Field(ge=1)] | None = None
@@ -193,12 +178,24 @@ class Limits(_Data):
     """Consecutive turns without one proper action that end the rollout; None never does."""
 
 
+HookName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+
+
+class State(_Data):
+    """What the harness adds to the plain loop."""
+
+    hooks: dict[HookName, Hook] = {}
+    """Asked in the order of their names."""
+
+
 class HarnessSpec(_Data):
     """A white-box harness. Equal specs are equal in content and in name; `content_hash` leaves the names out."""
 
     id: str
     parent: str | None = None
     """Id of the spec that this one was made from."""
+    direction: str = ""
+    """What this one is to repair of its parent, in words."""
     prompt: Prompt
     tools: tuple[ToolSpec, ...]
     observation: Observation
@@ -208,11 +205,18 @@ class HarnessSpec(_Data):
     draw: Literal["level", "task"] = "level"
     """Tool names are fixed, or drawn from their pools for each task, so that the tool list must be read."""
     name_pools: dict[str, tuple[ToolName, ...]] = {}
+    state: State = State()
 
     @property
     def content_hash(self) -> str:
-        """16 hex digits over all but `id` and `parent`; the same on every machine."""
-        content = self.model_dump(mode="json", exclude={"id", "parent"})
+        """16 hex digits over all but `IDENTITY`; the same on every machine, and with every version.
+
+        What later versions have added is left out where it is not used, so that old hashes stay.
+        """
+        content = self.model_dump(mode="json", exclude=IDENTITY)
+        for name in _ADDED:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __hash__(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from whippletree.harness.spec import HarnessSpec, fill
+from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.texts import fill
 from whippletree.types import Message, Task
 
 

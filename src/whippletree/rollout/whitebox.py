@@ -7,14 +7,18 @@ its observations.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from whippletree.errors import BudgetSpent, ContextOverflow
 from whippletree.gateway.capture import Session
-from whippletree.harness import context, observation, system_prompt, tools, workflow
+from whippletree.harness import context, hooks, observation, system_prompt, tools, workflow
+from whippletree.harness.acts import Act, Event
 from whippletree.harness.context import Turn
-from whippletree.harness.spec import HarnessSpec, fill
+from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.texts import fill
 from whippletree.rollout import builtin
 from whippletree.rollout.runner import Attempt, Outcome
 from whippletree.sandbox.base import Furnishing
@@ -41,27 +45,42 @@ class WhiteBox:
     furnishing: Furnishing | None = None
 
     async def run(self, attempt: Attempt) -> Outcome:
-        return await run(self.spec, attempt.task, attempt.sandbox, attempt.session, attempt.rng)
+        counts = attempt.session.paths.counts
+        return await run(self.spec, attempt.task, attempt.sandbox, attempt.session, attempt.rng, counts)
 
 
-async def run(spec: HarnessSpec, task: Task, sandbox: Sandbox, session: Session, rng: random.Random) -> Outcome:
+async def run(
+    spec: HarnessSpec,
+    task: Task,
+    sandbox: Sandbox,
+    session: Session,
+    rng: random.Random,
+    counts: Counter[str] | None = None,
+) -> Outcome:
     """Act until the agent finishes or a limit is met.
 
     Stops with FINISHED at the final answer, MAX_TURNS when `max_turns` turns or `max_errors` consecutive turns without
     one proper action are used up, MAX_TOKENS when the session's budget is spent, CONTEXT_OVERFLOW when the messages do
-    not fit. `rng` feeds simulated metadata alone. Raises SandboxError, PolicyError.
+    not fit, STOPPED when a hook says so. `rng` feeds simulated metadata alone; in `counts` the activations of hooks are
+    counted. Raises SandboxError, PolicyError, HarnessError where a hook's own code fails.
     """
-    episode = _Episode(tools.draw_names(spec, task.id), task, sandbox, session, rng)
+    counts = Counter() if counts is None else counts
+    episode = _Episode(tools.draw_names(spec, task.id), task, sandbox, session, rng, counts)
+    reason = await _act(episode)
+    episode.consult("session_end", stop_reason=reason)
+    return Outcome(reason)
+
+
+async def _act(episode: _Episode) -> StopReason:
     try:
         while episode.stop_reason is None:
             await episode.compact()
             await episode.turn()
     except BudgetSpent as spent:
-        reason = StopReason.MAX_TURNS if spent.of == "calls" else StopReason.MAX_TOKENS
-        return Outcome(reason)
+        return StopReason.MAX_TURNS if spent.of == "calls" else StopReason.MAX_TOKENS
     except ContextOverflow:
-        return Outcome(StopReason.CONTEXT_OVERFLOW)
-    return Outcome(episode.stop_reason)
+        return StopReason.CONTEXT_OVERFLOW
+    return episode.stop_reason
 
 
 @dataclass(slots=True)
@@ -73,10 +92,12 @@ class _Episode:
     sandbox: Sandbox
     session: Session
     rng: random.Random
+    counts: Counter[str]
     opening: tuple[Message, Message] = field(init=False)
     shown: tuple[Tool, ...] = field(init=False)
     host: observation.Host = field(init=False)
     workflow: workflow.State = field(init=False)
+    watch: hooks.Watch = field(init=False)
     turns: list[Turn] = field(default_factory=list[Turn])
     summary: str | None = None
     note: str = ""
@@ -85,25 +106,38 @@ class _Episode:
     errors: int = 0
     """Consecutive turns without one proper action."""
     finished: bool = False
+    stopped: bool = False
+    """By a hook."""
 
     def __post_init__(self) -> None:
-        self.opening = system_prompt.render(self.spec, self.task)
+        limits, instruction = self.spec.limits, self.task.instruction
+        self.watch = hooks.Watch(self.spec.state.hooks, instruction, limits.max_turns, self.counts)
+        system, user = system_prompt.render(self.spec, self.task)
+        self.opening = (system, _with([user], self.consult("session_start").says)[0])
         self.shown = tools.shown(self.spec)
         self.host = observation.draw_host(self.rng)
         self.workflow = workflow.start(self.spec)
 
     @property
     def stop_reason(self) -> StopReason | None:
-        if self.finished:
-            return StopReason.FINISHED
+        if self.finished or self.stopped:
+            return StopReason.FINISHED if self.finished else StopReason.STOPPED
         limits = self.spec.limits
         spent = self.num_turns >= limits.max_turns or (
             limits.max_errors is not None and self.errors >= limits.max_errors
         )
         return StopReason.MAX_TURNS if spent else None
 
+    def consult(self, event: Event, act: Act | None = None, **more: Any) -> hooks.Verdict:
+        verdict = self.watch.consult(event, self.num_turns, act, **more)
+        self.stopped = self.stopped or verdict.stop
+        return verdict
+
     async def turn(self) -> None:
-        """One assistant message and what it leads to."""
+        """One assistant message and what it leads to, unless a hook stops before it."""
+        self._hear(self.consult("before_model").says)
+        if self.stopped:
+            return
         messages = context.messages(self.opening, self.note, self.turns)
         completion = await self.session.complete(Request(messages, self.shown))
         self.num_turns += 1
@@ -111,19 +145,48 @@ class _Episode:
         if problem := _problem(completion):
             self._record(message, self._malformed(message, problem), proper=False)
             return
+        told = self.consult("after_model", message=message)
+        if told.refusal is not None or self.stopped:
+            self._refuse(message, told)
+            return
         step = workflow.advance(self.spec, self.workflow, message)
         self.workflow = step.state
-        said = (Message("user", step.say),) if step.say else ()
+        says = [*told.says, *([step.say] if step.say else [])]
         match step.action:
             case "finish":
-                self.finished = True
+                self._finish(message, told.says)
             case "reply":
-                self._record(message, said, proper=True)
+                self._record(message, _with([], says), proper=True)
             case "refuse":
-                self._record(message, self._refused(message.tool_calls, step.say), proper=False)
+                answers = self._refused(message.tool_calls, step.say)
+                self._record(message, _with(answers, told.says), proper=False)
             case "run":
-                answers, proper = await self._run(message.tool_calls)
-                self._record(message, (*answers, *said), proper=proper)
+                answers, heard, proper = await self._run(message.tool_calls)
+                self._record(message, _with(answers, [*heard, *says]), proper=proper)
+
+    def _finish(self, message: Message, says: Sequence[str]) -> None:
+        """Take the final answer, unless a hook has something to say to it."""
+        told = self.consult("before_finish", message=message)
+        if told.refusal is not None:
+            self._refuse(message, replace(told, says=(*says, *told.says)))
+        elif told.says:
+            self._record(message, _with([], [*says, *told.says]), proper=True)
+        else:
+            self.finished = True
+
+    def _refuse(self, message: Message, told: hooks.Verdict) -> None:
+        """Answer each call of a message that is not acted on; a message without calls is answered by the user."""
+        reason = told.refusal or ""
+        said = told.says if message.tool_calls else (*told.says, reason)
+        self._record(message, _with(self._refused(message.tool_calls, reason), said), proper=False)
+
+    def _hear(self, says: Sequence[str]) -> None:
+        """Tell the model something before its next message: after what it was told last."""
+        if self.turns and says:
+            last = self.turns[-1]
+            self.turns[-1] = Turn(last.message, _with(last.observations, says))
+        elif says:
+            self.note = "\n".join([*([self.note] if self.note else []), *says])
 
     async def compact(self) -> None:
         """Summarize the turns that the context policy lets go, by a model call of its own."""
@@ -146,20 +209,41 @@ class _Episode:
                 self.note += f"\n{written.output}"
         del self.turns[: len(old)]
 
-    async def _run(self, calls: Sequence[ToolCall]) -> tuple[list[Message], bool]:
-        """Run the calls one after the other; the flag tells whether one of them was proper."""
+    async def _run(self, calls: Sequence[ToolCall]) -> tuple[list[Message], list[str], bool]:
+        """Run the calls one after the other: the answers, what hooks say, and whether one call was proper."""
         answers: list[Message] = []
+        heard: list[str] = []
         proper = False
         for call in calls:
-            meant = tools.resolve(self.spec, call)
-            if isinstance(meant, tools.Refusal):
-                result = ExecResult(meant.text, exit_code=1)
-                proper = proper or not meant.malformed
-            else:
-                result = await builtin.call(self.sandbox, meant)
-                proper = True
+            result, says, well_formed = await self._call(call)
+            proper = proper or well_formed
             answers.append(self._answer(call, result))
-        return answers, proper
+            heard += says
+            if self.stopped:
+                break
+        return answers, heard, proper
+
+    async def _call(self, call: ToolCall) -> tuple[ExecResult, Sequence[str], bool]:
+        """One call between the hooks before and after it; one that a hook refuses is not run."""
+        meant = tools.resolve(self.spec, call)
+        says: tuple[str, ...] = ()
+        if isinstance(meant, tools.Refusal):
+            act, proper = Act(call.name, call.name, status="refused"), not meant.malformed
+            result = ExecResult(meant.text, exit_code=1)
+        else:
+            told = self.consult("before_tool", Act(call.name, meant.name, meant.arguments))
+            assert told.act is not None
+            act, says, proper = told.act, told.says, True
+            if told.refusal is not None or self.stopped:
+                self.watch.past.append(replace(act, status="refused"))
+                return ExecResult(told.refusal or "", exit_code=1), says, False
+            result = await builtin.call(self.sandbox, replace(meant, arguments=act.arguments))
+            act = replace(act, status="failed" if result.exit_code else "done")
+        act = replace(act, output=result.output, timed_out=result.timed_out, truncated=result.truncated)
+        told = self.consult("after_tool", act)
+        assert told.act is not None
+        self.watch.past.append(told.act)
+        return replace(result, output=told.act.output), (*says, *told.says), proper
 
     def _answer(self, call: ToolCall, result: ExecResult) -> Message:
         text = observation.render(self.spec, call.name, result, self.host, self.rng)
@@ -175,6 +259,16 @@ class _Episode:
     def _record(self, message: Message, observations: tuple[Message, ...], *, proper: bool) -> None:
         self.turns.append(Turn(message, observations))
         self.errors = 0 if proper else self.errors + 1
+
+
+def _with(observations: Sequence[Message], says: Sequence[str]) -> tuple[Message, ...]:
+    """Messages with words of the harness after them, in one user message."""
+    if not says:
+        return tuple(observations)
+    told = tuple(observations)
+    if told and told[-1].role == "user":
+        told, says = told[:-1], [told[-1].content, *says]
+    return (*told, Message("user", "\n".join(says)))
 
 
 def _problem(completion: Completion) -> str | None:

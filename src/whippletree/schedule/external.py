@@ -5,14 +5,12 @@ Invariant: everything about it that can be wrong before a run begins is found as
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from types import ModuleType
 from typing import Annotated, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from whippletree import outside
 from whippletree.errors import ScheduleError
 from whippletree.schedule.base import Plan
 from whippletree.types import Json, Scheduler
@@ -57,25 +55,13 @@ class External(BaseModel):
 
 def strategy_class(path: str) -> type[BaseModel]:
     """The class at MODULE:CLASS; raises ValidationError that says at which part of the way it is not found."""
-    module_name, _, attribute = path.partition(":")
     try:
-        module: ModuleType = importlib.import_module(module_name)
-    except Exception as error:  # whatever a module of the user's raises
-        raise _refused("type", path, _not_imported(module_name, error)) from error
-    found = getattr(module, attribute, None)
-    if found is None:
-        near = difflib.get_close_matches(attribute, vars(module), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"{module.__file__} is what was read"
-        raise _refused("type", path, f"module '{module_name}' has no '{attribute}'; {hint}")
+        found = outside.load(path)
+    except ValueError as error:
+        raise _refused("type", path, str(error)) from error
     if not (isinstance(found, type) and issubclass(found, BaseModel) and hasattr(found, "open")):
         raise _refused("type", path, "this is no schedule; expected a pydantic model with a method open(plan)")
     return found
-
-
-def _not_imported(module_name: str, error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-        return f"there is no module '{error.name}'; install it, or name its directory in PYTHONPATH"
-    return f"importing '{module_name}' failed with {type(error).__name__}: {error}"
 
 
 def _refused(key: str, value: Json, message: str) -> ValidationError:
