@@ -1,4 +1,5 @@
-"""The harnesses of a run by name: configurations of one factor space, and real agent programs (`pi`, `codex`, ...)."""
+"""The harnesses of a run by name: configurations of one factor space, a central agent with those as its sub-agents
+(`central`, `central:S0T1O0C0W0`), and real agent programs (`pi`, `codex`, ...)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from whippletree.gateway.server import Gateway
 from whippletree.harness import designs
 from whippletree.harness.designs import Design
 from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
-from whippletree.harness.space import HarnessSpace
+from whippletree.harness.space import Config, HarnessSpace
 from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.subagents import CENTRAL, central
 from whippletree.rollout import adapters
 from whippletree.rollout.adapters import install
 from whippletree.rollout.blackbox import BlackBox, Terms
@@ -40,14 +42,29 @@ class Harnesses:
         """Whether the name is that of an agent program, in any variant."""
         return name.partition(":")[0] in self._adapters
 
+    def stands_apart(self, name: str) -> bool:
+        """Whether the name has no place in the factor space: an agent program's, or a central agent's."""
+        return self.is_program(name) or name.partition(":")[0] == CENTRAL
+
+    def _config(self, name: str) -> Config:
+        """Of the space; of a central agent's name that of its sub-agents."""
+        kind, _, under = name.partition(":")
+        return (0,) * len(self.space.keys) if name == CENTRAL else self.space.parse(under if kind == CENTRAL else name)
+
+    def _check(self, name: str) -> None:
+        if self.is_program(name):
+            adapters.find(name, self._adapters)
+        else:
+            self._config(name)
+
     def names(self, wanted: str | Sequence[str], seed: int) -> tuple[str, ...]:
         """The harnesses of a set: one that `schedule.pool` knows, one name, or a list of names of both kinds.
 
         Raises HarnessError for a name that is none, and for one that is listed twice.
         """
         if isinstance(wanted, str):
-            if self.is_program(wanted):
-                adapters.find(wanted, self._adapters)
+            if self.stands_apart(wanted):
+                self._check(wanted)
                 return (wanted,)
             return harness_set(self.space, wanted, seed).names
         if not wanted:
@@ -55,37 +72,35 @@ class Harnesses:
         for place, name in enumerate(wanted):
             if name in wanted[:place]:
                 raise HarnessError(f"harness {name!r} is listed twice; a set holds each once")
-            if self.is_program(name):
-                adapters.find(name, self._adapters)
-            else:
-                self.space.parse(name)
+            self._check(name)
         return tuple(wanted)
 
     def design(self, wanted: str | Sequence[str], seed: int) -> Design | None:
         """Those of a set that have a place in the factor space; None where none has."""
-        if not isinstance(wanted, str) or self.is_program(wanted):
-            inside = [name for name in self.names(wanted, seed) if not self.is_program(name)]
+        if not isinstance(wanted, str) or self.stands_apart(wanted):
+            inside = [name for name in self.names(wanted, seed) if not self.stands_apart(name)]
             return designs.listed(self.space, inside) if inside else None
         return harness_set(self.space, wanted, seed)
 
     def levels(self, name: str) -> dict[str, int]:
-        """Factor -> level; empty for a program."""
-        if self.is_program(name):
+        """Factor -> level; empty where a name stands apart."""
+        if self.stands_apart(name):
             return {}
         return dict(zip(self.space.keys, self.space.parse(name), strict=True))
 
     def distance(self, one: str, other: str) -> int:
-        """Factors in which two harnesses differ; a program counts as one factor more than there are from all others."""
+        """Factors in which two harnesses differ; one more than there are where a name stands apart."""
         if one == other:
             return 0
-        if self.is_program(one) or self.is_program(other):
+        if self.stands_apart(one) or self.stands_apart(other):
             return len(self.space.keys) + 1
         return self.space.distance(self.space.parse(one), self.space.parse(other))
 
     def spec(self, name: str) -> HarnessSpec:
-        """Raises HarnessError for a name that the space does not have."""
+        """Raises HarnessError for a name that is none of a configuration or a central agent."""
         if name not in self._specs:
-            self._specs[name] = compose(self.space, self.space.parse(name), self.base)
+            spec = compose(self.space, self._config(name), self.base)
+            self._specs[name] = central(spec) if self.stands_apart(name) else spec
         return self._specs[name]
 
     def runner(self, name: str, gateway: Gateway, terms: Terms) -> Runner:

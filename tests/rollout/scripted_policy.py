@@ -93,12 +93,12 @@ class Watched:
 
 def make_world(policy, sandboxes=None, **changes):
     settings = {"sampling": Sampling(max_tokens=64), "seed": 0, "max_calls": 20, "max_tokens": 5000, "timeout_s": 600.0}
+    harness = {"harness": lambda name: WhiteBox(spec(name))}
     return World(
         policy=policy,
         sandboxes=sandboxes or Watched(open_sandboxes("process")),
         tasks=PADDOCK,
-        harness=lambda name: WhiteBox(spec(name)),
-        **settings | changes,
+        **settings | harness | changes,
     )
 
 

@@ -6,8 +6,10 @@ import subprocess
 import numpy as np
 import pytest
 
+from whippletree.config import HarnessesSection
 from whippletree.errors import BudgetSpent, ContextOverflow, SandboxError
 from whippletree.harness.levels import compose, paper_base, paper_space, patched
+from whippletree.harnesses import Harnesses
 from whippletree.rollout.whitebox import run
 from whippletree.types import Completion, ExecResult, Message, StopReason, Task, ToolCall
 
@@ -60,8 +62,7 @@ def bash(command, text="", tool="execute_bash"):
 
 
 def play(name, workspace, *items, patch=None):
-    space = paper_space()
-    spec = patched(compose(space, space.parse(name), paper_base()), patch or {}, "test")
+    spec = patched(Harnesses(HarnessesSection()).spec(name), patch or {}, "test")
     script = Script(*items)
     outcome = asyncio.run(run(spec, TASK, ShellSandbox(workspace), script, random.Random(0)))
     return (outcome.stop_reason, script.turns), script.requests

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from whippletree.harness import context, observation, system_prompt, tools
 from whippletree.harness.context import Turn
 from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.subagents import subagent
 from whippletree.types import ExecResult, Message, Task, ToolCall
 
 _EXAMPLE_TASK = Task("example", "example", "example", "example", 1, "(the instruction of the task)")
@@ -41,6 +42,11 @@ def _parts(spec: HarnessSpec, task: Task) -> Iterator[tuple[str, str]]:
     yield from _workflow(spec)
     for hook_name, hook in sorted(spec.state.hooks.items()):
         yield f"hook {hook_name}: {hook.event}, if {hook.condition}, {hook.action}", hook.message
+    if spec.subagents is not None:
+        own = subagent(spec)
+        yield "system of a sub-agent", system_prompt.render(own, task)[0].content
+        for tool in tools.shown(own):
+            yield f"tool {tool.name} of a sub-agent", f"{tool.description}\n{json.dumps(tool.parameters)}"
     if spec.context.trigger_turns is not None:
         turn = Turn(
             Message("assistant", "", (ToolCall("0", name, "{}"),)), (Message("tool", answer, tool_call_id="0"),)

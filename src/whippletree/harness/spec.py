@@ -21,18 +21,21 @@ from whippletree.types import Json
 CANONICAL: Mapping[str, tuple[str, ...]] = {
     "execute_bash": ("command",),
     "file_editor": ("command", "path", "file_text", "old_str", "new_str", "insert_line"),
+    "delegate": ("task",),
 }
 """The tools that the program really has, with their arguments; every functional tool of a spec is one of these."""
 
 REQUIRED: Mapping[str, frozenset[str]] = {
     "execute_bash": frozenset({"command"}),
     "file_editor": frozenset({"command", "path"}),
+    "delegate": frozenset({"task"}),
 }
 OBSERVATION_FIELDS = ("output", "tool", "exit_code", "pid", "duration_s", "node", "pod", "namespace", "scheduled")
 
 IDENTITY = {"id", "parent", "direction"}
 """Fields of a spec that say which one it is, and nothing of what it does."""
-_ADDED = ("state",)
+_ADDED = ("state", "subagents")
+"""Sections that the first version did not have."""
 
 T = TypeVar("T")
 
@@ -178,6 +181,17 @@ class Limits(_Data):
     """Consecutive turns without one proper action that end the rollout; None never does."""
 
 
+class Subagents(_Data):
+    """Agents of the same policy, each with a task that the tool `delegate` hands over, in the sandbox of its caller."""
+
+    prompt: Prompt
+    """Its `instruction` is the task that was handed over."""
+    tools: tuple[ToolSpec, ...]
+    limits: Limits = Limits()
+    unfinished: str
+    """What the caller is told of one that stopped without an answer."""
+
+
 HookName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
@@ -206,6 +220,7 @@ class HarnessSpec(_Data):
     """Tool names are fixed, or drawn from their pools for each task, so that the tool list must be read."""
     name_pools: dict[str, tuple[ToolName, ...]] = {}
     state: State = State()
+    subagents: Subagents | None = None
 
     @property
     def content_hash(self) -> str:
@@ -225,19 +240,31 @@ class HarnessSpec(_Data):
     @model_validator(mode="after")
     def _check(self) -> Self:
         _unique("section", [section.name for section in self.prompt.sections])
-        _unique("tool", [tool.name for tool in self.tools])
-        functional = [tool.canonical for tool in self.tools if not tool.distractor]
-        _unique("alias of", functional)
-        if not functional:
-            raise ValueError("a harness needs at least one tool that is no distractor")
-        users = [tool.pool for tool in self.tools if tool.pool]
-        for pool in users:
-            names = self.name_pools.get(pool, ())
-            if len(set(names)) < users.count(pool):
-                raise ValueError(f"pool {pool} has {len(set(names))} names for {users.count(pool)} tools")
-        fixed = [tool.name for tool in self.tools if not tool.pool]
-        _unique("name", fixed + [name for pool in sorted(set(users)) for name in self.name_pools[pool]])
+        delegates = "delegate" in _functional(self.tools, self.name_pools)
+        if delegates != (self.subagents is not None):
+            raise ValueError("a spec has both the tool delegate and the section subagents, or neither")
+        if self.subagents is not None:
+            _unique("section", [section.name for section in self.subagents.prompt.sections])
+            if "delegate" in _functional(self.subagents.tools, self.name_pools):
+                raise ValueError("a sub-agent cannot delegate in its turn; leave delegate out of subagents.tools")
         return self
+
+
+def _functional(tools: tuple[ToolSpec, ...], pools: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The canonical tools behind those of one agent. Raises ValueError where they cannot be told apart."""
+    _unique("tool", [tool.name for tool in tools])
+    functional = [tool.canonical for tool in tools if not tool.distractor]
+    _unique("alias of", functional)
+    if not functional:
+        raise ValueError("a harness needs at least one tool that is no distractor")
+    users = [tool.pool for tool in tools if tool.pool]
+    for pool in users:
+        names = pools.get(pool, ())
+        if len(set(names)) < users.count(pool):
+            raise ValueError(f"pool {pool} has {len(set(names))} names for {users.count(pool)} tools")
+    fixed = [tool.name for tool in tools if not tool.pool]
+    _unique("name", fixed + [name for pool in sorted(set(users)) for name in pools[pool]])
+    return functional
 
 
 def _unique(what: str, names: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whippletree.harness.spec import HarnessSpec, ToolSpec
@@ -40,23 +40,31 @@ def shown(spec: HarnessSpec) -> tuple[Tool, ...]:
 
 
 def draw_names(spec: HarnessSpec, task_id: str) -> HarnessSpec:
-    """Draw the names and the order of the tools for one task where the spec asks for it.
+    """Draw the names and the order of the tools for one task where the spec asks for it, its sub-agents' tools too.
 
     Depends on the task alone, so that all rollouts of a group see the same prompt. Tools without a pool keep their
     name.
     """
-    if spec.draw == "level" or not any(tool.pool for tool in spec.tools):
+    subagents = spec.subagents
+    if spec.draw == "level" or not any(tool.pool for tool in (*spec.tools, *(subagents.tools if subagents else ()))):
         return spec
+    if subagents is not None:
+        subagents = subagents.model_copy(update={"tools": _drawn(subagents.tools, spec.name_pools, task_id)})
+    drawn = _drawn(spec.tools, spec.name_pools, task_id)
+    return spec.model_copy(update={"tools": drawn, "subagents": subagents, "draw": "level", "name_pools": {}})
+
+
+def _drawn(tools: Sequence[ToolSpec], pools: Mapping[str, Sequence[str]], task_id: str) -> tuple[ToolSpec, ...]:
     rng = random.Random(f"tool names of {task_id}")
-    left = {pool: rng.sample(names, len(names)) for pool, names in sorted(spec.name_pools.items())}
+    left = {pool: rng.sample(names, len(names)) for pool, names in sorted(pools.items())}
     drawn: list[ToolSpec] = []
-    for tool in spec.tools:
+    for tool in tools:
         # The canonical tool must be kept by name where the name itself said which it was.
         alias = None if tool.distractor else tool.canonical
         changed = {"name": left[tool.pool].pop(), "alias_of": alias, "pool": ""} if tool.pool else {}
         drawn.append(tool.model_copy(update=changed))
     rng.shuffle(drawn)
-    return spec.model_copy(update={"tools": tuple(drawn), "draw": "level", "name_pools": {}})
+    return tuple(drawn)
 
 
 def resolve(spec: HarnessSpec, call: ToolCall) -> CanonicalCall | Refusal:

@@ -43,6 +43,8 @@ class Expert(CaptureSession):
     With `slips`, a share of its turns is a slip that the harness refuses: a call before the plan or instead of the
     verification, of a tool that is not there or does nothing, with a wrong argument, on a file that is not there. After
     a slip it goes on as if nothing had happened, so that its traces show how to recover.
+
+    Where it may delegate, it hands over one command at a time, and plays the sub-agents that run them too.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Expert(CaptureSession):
         super().__init__(rollout_id, self.dictation, renderer, Sampling(), seed=0)
         self.planned = not spec.workflow.plan_first
         self.left = list(commands)
+        self.handed: list[str] = []
+        """The command that a sub-agent is to run."""
 
     async def complete(self, request: Request) -> Completion:
         message = self.slip(request) or self.answer(request)
@@ -75,7 +79,7 @@ class Expert(CaptureSession):
         """A mistake in handling the harness now and then, never two in a row."""
         index = len(self.calls)
         just_slipped = bool(self.slipped) and self.slipped[-1] >= index - 1
-        if request.kind != "main" or just_slipped or self.rng.random() >= self.slips:
+        if request.kind != "main" or self.spec.subagents or just_slipped or self.rng.random() >= self.slips:
             return None
         command = self.rng.choice(self.commands)
         calls = [self.call(command)]
@@ -99,6 +103,9 @@ class Expert(CaptureSession):
         if request.kind == "compaction":
             done = self.commands[: len(self.commands) - len(self.left)]
             return Message("assistant", " ; ".join(["did", *done]))
+        if request.kind == "subagent":
+            calls = (self.call(self.handed.pop()),) if self.handed else ()
+            return Message("assistant", "" if calls else FINAL, calls)
         if not self.planned:
             self.planned = True
             return Message("assistant", " ".join(["plan", *(command.split()[0] for command in self.commands)]))
@@ -106,7 +113,11 @@ class Expert(CaptureSession):
             return Message("assistant", CHECKED)
         if not self.left:
             return Message("assistant", FINAL)
-        return Message("assistant", "", (self.call(self.left.pop(0)),))
+        command = self.left.pop(0)
+        if self.spec.subagents is None:
+            return Message("assistant", "", (self.call(command),))
+        self.handed = [command]
+        return Message("assistant", "", (self.shown("delegate", task=command),))
 
     def call(self, command: str) -> ToolCall:
         """Writing a file, or replacing a text that occurs once, goes through the editor; all else through the shell."""
@@ -119,6 +130,7 @@ class Expert(CaptureSession):
 
     def shown(self, canonical: str, **arguments: Any) -> ToolCall:
         """A call under the names that the harness shows."""
-        tool = next(tool for tool in self.spec.tools if not tool.distractor and tool.canonical == canonical)
+        own, others = self.spec.tools, self.spec.subagents.tools if self.spec.subagents else ()
+        tool = next(tool for tool in (*own, *others) if not tool.distractor and tool.canonical == canonical)
         names = {tool.canonical_argument(name): name for name in tool.properties}
         return ToolCall("", tool.name, json.dumps({names[key]: value for key, value in arguments.items()}))

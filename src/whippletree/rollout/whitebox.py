@@ -18,11 +18,13 @@ from whippletree.harness import context, hooks, observation, system_prompt, tool
 from whippletree.harness.acts import Act, Event
 from whippletree.harness.context import Turn
 from whippletree.harness.spec import HarnessSpec
+from whippletree.harness.subagents import subagent
 from whippletree.harness.texts import fill
 from whippletree.rollout import builtin
 from whippletree.rollout.runner import Attempt, Outcome
 from whippletree.sandbox.base import Furnishing
 from whippletree.types import (
+    CallKind,
     Completion,
     ExecResult,
     Message,
@@ -108,6 +110,9 @@ class _Episode:
     finished: bool = False
     stopped: bool = False
     """By a hook."""
+    answer: str = ""
+    """The final message."""
+    kind: CallKind = "main"
 
     def __post_init__(self) -> None:
         limits, instruction = self.spec.limits, self.task.instruction
@@ -139,7 +144,7 @@ class _Episode:
         if self.stopped:
             return
         messages = context.messages(self.opening, self.note, self.turns)
-        completion = await self.session.complete(Request(messages, self.shown))
+        completion = await self.session.complete(Request(messages, self.shown, self.kind))
         self.num_turns += 1
         message = completion.message
         if problem := _problem(completion):
@@ -172,7 +177,7 @@ class _Episode:
         elif told.says:
             self._record(message, _with([], [*says, *told.says]), proper=True)
         else:
-            self.finished = True
+            self.finished, self.answer = True, message.content
 
     def _refuse(self, message: Message, told: hooks.Verdict) -> None:
         """Answer each call of a message that is not acted on; a message without calls is answered by the user."""
@@ -237,13 +242,28 @@ class _Episode:
             if told.refusal is not None or self.stopped:
                 self.watch.past.append(replace(act, status="refused"))
                 return ExecResult(told.refusal or "", exit_code=1), says, False
-            result = await builtin.call(self.sandbox, replace(meant, arguments=act.arguments))
+            result = await self._carry_out(replace(meant, arguments=act.arguments))
             act = replace(act, status="failed" if result.exit_code else "done")
         act = replace(act, output=result.output, timed_out=result.timed_out, truncated=result.truncated)
         told = self.consult("after_tool", act)
         assert told.act is not None
         self.watch.past.append(told.act)
         return replace(result, output=told.act.output), (*says, *told.says), proper
+
+    async def _carry_out(self, meant: tools.CanonicalCall) -> ExecResult:
+        """In the sandbox, or by a sub-agent, whose final message is the output."""
+        if meant.name != "delegate" or self.spec.subagents is None:
+            return await builtin.call(self.sandbox, meant)
+        task = replace(self.task, instruction=str(meant.arguments["task"]))
+        helper = _Episode(subagent(self.spec), task, self.sandbox, self.session, self.rng, self.counts, kind="subagent")
+        try:
+            while helper.stop_reason is None:
+                await helper.turn()
+        except ContextOverflow:  # its own; the caller's context may have room still
+            pass
+        if helper.finished:
+            return ExecResult(helper.answer, exit_code=0)
+        return ExecResult(self.spec.subagents.unfinished, exit_code=1)
 
     def _answer(self, call: ToolCall, result: ExecResult) -> Message:
         text = observation.render(self.spec, call.name, result, self.host, self.rng)
