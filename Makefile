@@ -50,7 +50,7 @@ LONG := --set policy.max_context=2048 --set policy.max_positions=2049
 nano: .venv/installed ## Make the embedded policy anew from its recipe
 	$(BIN)/whippletree nano make src/whippletree/policy/nano/weights
 
-docs: .venv/installed ## Fill the pages' tables from results/*.json
+docs: .venv/installed ## Fill the pages' tables and draw curves from results/*.json and benchmarks/*.json
 	$(BIN)/python docs/fill_results.py
 
 clean: ## Remove caches and environments; runs/ stays

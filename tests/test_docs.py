@@ -1,5 +1,6 @@
 """The documentation is true to the program: commands parse, keys exist, links resolve, tables are complete."""
 
+import json
 import re
 import runpy
 import shlex
@@ -121,10 +122,33 @@ def test_the_results_block_is_filled_from_the_file_and_left_alone_without_it(tmp
     passed = {"scaling": (0.5, 0.7), "single": (0.25, 0.25)}
     values = {arm: {seed: {"held_out": rate} for seed, rate in enumerate(rates)} for arm, rates in passed.items()}
     result = aggregate(values, [("scaling", "single")], command="c", commit="d", machine="m", settings={})
-    (tmp_path / "headline.json").write_text(to_json(result))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "headline.json").write_text(to_json(result))
     once = fill(page, tmp_path)
     assert "| scaling | 60.0 (" in once
     assert fill(once, tmp_path) == once
+
+
+def test_a_benchmark_block_tells_ratios_and_curves(tmp_path):
+    module = runpy.run_path(str(ROOT / "docs" / "fill_results.py"))
+    page = "<!-- benchmark:speed -->\n<!-- /benchmark:speed -->\n"
+    assert module["filled"](page, tmp_path) == page
+    points = [{"size": size, "total": 2.0 * size, **dict.fromkeys(module["PARTS"], 0.5 * size)} for size in (1, 2, 4)]
+    summary = {"label": "turns", "exponent": 1.0, "exponent_at_end": 1.0, "leaves_linear_at": None}
+    found = {
+        "ratios": {"theirs": 3.5},
+        "curves": {"turns": {**summary, "points": points}},
+        "what": {"ours": "less"},
+        "command": "c",
+        "machine": {"cores": 2},
+    }
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "speed.json").write_text(json.dumps(found))
+    once = module["filled"](page, tmp_path)
+    assert "| theirs | 3.50 |" in once
+    assert "| turns, 1 to 4 | 2.00 to 8.00 | 1.00 | 1.00 | not here |" in once
+    assert module["filled"](once, tmp_path) == once
+    assert module["picture"](found).startswith(b"\x89PNG")
 
 
 # ---- metrics ----------------------------------------------------------------------------------------------------

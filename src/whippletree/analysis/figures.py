@@ -1,4 +1,4 @@
-"""Figures as PNG bytes: learning curves, a heatmap over factor levels, and intervals of policies.
+"""Figures as PNG bytes: learning curves, a heatmap over factor levels, intervals of policies, and costs that grow.
 
 Invariant: drawing touches no global state and no screen; series differ in more than colour.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from whippletree.analysis.growth import Growth, exponent, line
 from whippletree.analysis.intervals import Array, Interval
 from whippletree.analysis.scores import set_title
 
@@ -130,6 +131,27 @@ def interval_chart(policies: Mapping[str, Mapping[str, Interval]], title: str) -
     axes.grid(axis="x", color="#e5e5e5", linewidth=0.8)
     axes.set_title(title, loc="left", fontsize=10, color=_INK)
     figure.legend(loc="outside upper right", ncols=min(4, len(policies)), frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def growth_panels(growths: Sequence[Growth], unit: str) -> bytes:
+    """A panel a size, logarithmic axes: the whole cost, its parts, and the line through the first two points."""
+    figure, grid = _figure(3.6 * len(growths), 3.4, 1, len(growths))
+    for axes, growth in zip(grid, growths, strict=True):
+        sizes = [size for size, _ in growth.total]
+        fixed, slope = line(growth.total)
+        axes.plot(sizes, [fixed + slope * size for size in sizes], color="#999999", linestyle=":", label="a line")
+        for i, (name, points) in enumerate({"whole step": growth.total, **growth.parts}.items()):
+            style = {"color": PALETTE[i], "marker": _MARKERS[i], "markersize": 5 if i else 7}
+            axes.plot(*zip(*points, strict=True), linewidth=1.0 if i else 2.0, label=name, **style)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.set_xlabel(growth.label, fontsize=9)
+        axes.set_title(f"exponent {exponent(growth.total):.2f}", loc="left", fontsize=10, color=_INK)
+        axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+    grid[0].set_ylabel(unit, fontsize=9)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, frameon=False, fontsize=9)
     return _png(figure)
 
 
