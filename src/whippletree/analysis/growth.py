@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from math import log
+from statistics import linear_regression
 
 Points = Sequence[tuple[float, float]]
 """(size, cost), both above 0, by size."""
@@ -28,8 +28,8 @@ class Growth:
 
 def exponent(points: Points) -> float:
     """The slope of log(cost) over log(size), by least squares."""
-    sizes, costs = np.log(np.array(points)).T
-    return float(np.polyfit(sizes, costs, 1)[0])
+    sizes, costs = ([log(number) for number in column] for column in zip(*points, strict=True))
+    return linear_regression(sizes, costs).slope
 
 
 def line(points: Points) -> tuple[float, float]:
