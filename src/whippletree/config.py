@@ -136,7 +136,7 @@ class RunConfig(Section):
     steps: int = Field(default=100, ge=0, description="Optimizer steps.")
     batch_size: int = Field(default=16, ge=1, description="Tasks per step.")
     group_size: int = Field(
-        default=8, ge=1, description="Rollouts per task and step; grpo compares them and needs two, ppo does with one."
+        default=8, ge=1, description="Rollouts per task and step; ppo does with one, the others compare them."
     )
     policy: PolicySection = Field(default=PolicySection(), description="The weights and how they are held.")
     sampling: SamplingSection = Field(default=SamplingSection(), description="How completions are drawn.")
@@ -156,10 +156,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _groups_that_can_be_compared(self) -> Self:
-        if self.algorithm.type == "grpo" and self.group_size < 2:
+        if self.algorithm.type != "ppo" and self.group_size < 2:
             raise ValueError(
-                f"group_size = {self.group_size}: grpo compares the rollouts of a group, so that it must be greater "
-                'than or equal to 2; algorithm.type = "ppo" does with 1'
+                f"group_size = {self.group_size}: {self.algorithm.type} compares the rollouts of a group, so that it "
+                'must be greater than or equal to 2; algorithm.type = "ppo" does with 1'
             )
         return self
 

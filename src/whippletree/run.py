@@ -40,7 +40,7 @@ from whippletree.schedule.base import Plan
 from whippletree.schedule.checked import Checked
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import SOURCES, Paddock
-from whippletree.types import Group, Rollout, Sampling, Scheduler, Task, TaskSource
+from whippletree.types import Group, ModelCall, Part, Rollout, Sampling, Scheduler, Task, TaskSource
 
 log = logging.getLogger(__name__)
 
@@ -305,11 +305,14 @@ def step_metrics(
         "rollouts/errors": float(len(rollouts) - len(graded)),
         "rollouts/turns": mean(rollout.num_turns for rollout in rollouts),
         "calls/malformed": mean(float(call.parse_error is not None) for call in calls),
+        "calls/action_tokens": mean_of(Part.ACTION, calls),
+        "calls/argument_tokens": mean_of(Part.ARGUMENT, calls),
         "tokens/sampled": float(sum(len(call.completion_ids) for call in calls)),
         "tokens/prompt": float(prompt_tokens),
         "tokens/cached_share": sum(call.cached_tokens for call in calls) / max(1, prompt_tokens),
         "tokens/trained": learned.get("trained_tokens", 0.0),
         "loss": learned.get("loss", 0.0),
+        **{f"loss/{part}": learned.get(f"{part}_loss", 0.0) for part in ("action", "argument", "other")},
         "advantage": float(sum(np.abs(sample.advantages) @ sample.weights for sample in credit.samples)),
         "entropy": learned.get("entropy", 0.0) / weight,
         "clipped": learned.get("clipped", 0.0) / weight,
@@ -322,6 +325,8 @@ def step_metrics(
         "value/mean": 0.0,
         "value/explained": 0.0,
         "value/grad_norm": learned.get("critic_grad_norm", 0.0),
+        "units/chosen": 0.0,
+        "units/shared": 0.0,
         "probe_gap": gap,
         "grad_norm": learned.get("grad_norm", 0.0),
         "skipped_update": learned.get("skipped_update", 0.0),
@@ -330,6 +335,11 @@ def step_metrics(
         **{f"cpu_s/{name}": seconds for name, seconds in clock.split().items()},
         "wall_s": clock.wall_s,
     }
+
+
+def mean_of(part: Part, calls: Iterable[ModelCall]) -> float:
+    """Tokens of a part of tool calls, per model call."""
+    return mean(float((call.parts == part).sum()) for call in calls if call.parts is not None)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -112,6 +112,47 @@ def ppo(groups, values, *, gamma, gae_lambda, weighting):
     return expected
 
 
+# ---- Harness-RL -------------------------------------------------------------------------------------------------
+
+
+def harness_rl(groups, *, grouping, weighting, normalise_std, negative_weight, process_weight, part_weights):
+    """Trained token -> (weight, advantage, part); `part_weights` are those of other, action and argument tokens."""
+
+    def normalised(values):
+        centred = np.array(values, float) - np.mean(values)
+        return centred / (np.sqrt((centred**2).mean()) + 1e-6) if normalise_std else centred
+
+    def of_part(rollout, part):
+        return [own for call in trained_calls(rollout) for own in call.parts if own == part]
+
+    usable = [pool for pool in compared(groups, grouping) if len(pool) >= 2]
+    every = [rollout for pool in usable for rollout, _ in pool]
+    expected = {}
+    for pool in usable:
+        scores = np.array([score for _, score in pool])
+        flat = scores.max() - scores.min() < 1e-9
+        outcome = np.zeros(len(pool)) if flat else normalised(scores)
+        decisions = [[call for call in rollout.calls if call.kind == "main"] for rollout, _ in pool]
+        process = {}
+        for place in range(max(map(len, decisions))):
+            there = [(r, calls[place]) for r, calls in enumerate(decisions) if len(calls) > place]
+            gained = normalised([float(call.parse_error is None) for _, call in there])
+            process |= {(r, call.index): gain for (r, call), gain in zip(there, gained, strict=True)}
+        if flat and not (process_weight and any(process.values())):
+            continue
+        for r, (rollout, _) in enumerate(pool):
+            for call in trained_calls(rollout):
+                advantage = outcome[r] + process_weight * process[r, call.index]
+                if advantage < 0:
+                    advantage *= negative_weight
+                for token, part in zip(call.completion_ids, call.parts, strict=True):
+                    alike = len(usable) * len(pool) * len(of_part(rollout, part))
+                    number = sum(len(of_part(r, part)) for r in every) if weighting == "token" else alike
+                    if part_weights[part]:
+                        expected[int(token)] = (part_weights[part] / number, advantage, part)
+    return expected
+
+
 # ---- losses -----------------------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,10 @@ def calls_of(described, rng):
         else:
             prompt = np.concatenate([earlier.prompt_ids, earlier.completion_ids, rng.integers(100, 10**9, 2)])
         ids, logprobs = rng.integers(100, 10**9, length), -rng.random(length).astype(np.float32)
-        calls.append(ModelCall(len(calls), kind, prompt, ids, logprobs, policy_version=0, finish_reason="stop"))
+        own = np.random.default_rng(int(prompt[0]) + len(calls))  # another stream, which leaves the ids as they are
+        parts, error = own.integers(0, 3, length).astype(np.int8), None if own.random() < 0.7 else "malformed"
+        call = ModelCall(len(calls), kind, prompt, ids, logprobs, 0, "stop", parse_error=error, parts=parts)
+        calls.append(call)
     return tuple(calls)
 
 

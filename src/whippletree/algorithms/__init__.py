@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from whippletree.algorithms.grpo import GRPO
+from whippletree.algorithms.harness_rl import HarnessRL
 from whippletree.algorithms.ppo import PPO
 
-AnyAlgorithm = Annotated[GRPO | PPO, Field(discriminator="type")]
+AnyAlgorithm = Annotated[GRPO | PPO | HarnessRL, Field(discriminator="type")]
 """What `[algorithm] type` can name."""

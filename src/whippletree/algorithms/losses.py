@@ -68,6 +68,19 @@ def value_loss(batch: TokenBatch, *, clip: float = 0.0) -> tuple[Tensor, Statist
     return loss, {"value_loss": loss.item()}
 
 
+def of_tokens(batch: TokenBatch, marked_N: Tensor) -> TokenBatch:
+    """The batch with the marked tokens alone."""
+    return TokenBatch(
+        logprobs_N=batch.logprobs_N[marked_N],
+        entropy_N=batch.entropy_N[marked_N],
+        rollout_logprobs_N=batch.rollout_logprobs_N[marked_N],
+        advantages_N=batch.advantages_N[marked_N],
+        weights_N=batch.weights_N[marked_N],
+        values_N=None if batch.values_N is None else batch.values_N[marked_N],
+        columns_N={name: column_N[marked_N] for name, column_N in batch.columns_N.items()},
+    )
+
+
 def negative_log_likelihood(batch: TokenBatch) -> tuple[Tensor, Statistics]:
     """Imitation of the samples, each token with its own weight."""
     loss = -(batch.weights_N * batch.logprobs_N).sum()

@@ -40,9 +40,10 @@ class TokenBatch:
 
 
 class Loss(Protocol):
-    def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """The scalar to minimise, a sum over the tokens, and statistics.
+    def __call__(self, batch: TokenBatch) -> tuple[Tensor | Mapping[str, Tensor], dict[str, float]]:
+        """The scalar to minimise, a sum over the tokens, or named terms of it, and statistics.
 
+        A term changes all weights, unless the policy keeps units for its name (`Policy.keep_units`).
         Statistics are sums over the tokens too, or maxima where the name ends in `_max`.
         """
         ...
@@ -78,6 +79,22 @@ class Policy(Sampler, Protocol):
 
     def add_critic(self, kind: CriticKind, *, lr: float) -> None:
         """Learn values beside the policy, with an optimizer and a gradient norm of their own."""
+        ...
+
+    def keep_units(self, names: Sequence[str], *, share: float, tokens: int) -> None:
+        """Let loss terms of these names change only the hidden units that are most active on tokens of that name.
+
+        A `share` of each layer's units for each name, chosen once `tokens` of each were probed; until then the terms
+        change nothing. Raises PolicyError where the back end or the model cannot do it.
+        """
+        ...
+
+    async def probe_units(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Take in what is active on the trained tokens that the columns of the names mark, until enough were seen.
+
+        Returns `units/chosen` and `units/shared`: the shares of all units that some term, and that every term may
+        change; 0 before they are chosen.
+        """
         ...
 
     async def score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:

@@ -34,6 +34,7 @@ from whippletree.policy.reference import Reference
 from whippletree.policy.sketch import gradient_sketch
 from whippletree.policy.slots import Job, SlotDecoder
 from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
+from whippletree.policy.units import Units, backward, whole
 from whippletree.policy.weights import Keeper, Whole, fingerprint
 from whippletree.trajectory.packing import micro_batches
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
@@ -74,6 +75,7 @@ class LocalPolicy:
         self.optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
         self.critic: Critic | None = None
         self.reference: Reference | None = None
+        self.units: Units | None = None
         self._broken_loss = False
         """Whether a loss since the last step was not finite."""
         self._decoder = SlotDecoder(model, num_slots=num_slots, max_context=max_context)
@@ -187,15 +189,15 @@ class LocalPolicy:
         for batch in micro_batches(samples, self.micro_batch_tokens):
             with dropping_out(self.model, seed=self.version):
                 value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
-            if torch.isfinite(value):
-                value.backward()
+            if torch.isfinite(whole(value)):
+                backward(value, self.units)
                 add_statistics(totals, statistics)
             else:
                 self._broken_loss = True
                 concerned = sorted({samples[row].rollout_id for family in batch for row in family.rows})
                 log.warning(
                     "update %d is skipped: the loss over these rollouts is %s: %s",
-                    self.version + 1, value.item(), ", ".join(concerned),
+                    self.version + 1, whole(value).item(), ", ".join(concerned),
                 )  # fmt: skip
         return totals
 
@@ -212,6 +214,14 @@ class LocalPolicy:
 
     def add_critic(self, kind: CriticKind, *, lr: float) -> None:
         self.critic = Critic(self.model, kind, lr=lr)
+
+    def keep_units(self, names: Sequence[str], *, share: float, tokens: int) -> None:
+        self.units = Units(self.model, names, share=share, tokens=tokens)
+
+    async def probe_units(self, samples: Sequence[Sample]) -> dict[str, float]:
+        if self.units is None:
+            raise PolicyError("this policy keeps no units; a run with algorithm.neurons above 0 does as it opens")
+        return await self._in_thread("learning", self.units.probe, self.model, samples, self.micro_batch_tokens)
 
     async def score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
         return await self._in_thread("learning", self._score, samples, by)
@@ -283,6 +293,8 @@ class LocalPolicy:
             torch.save({"version": self.version, "optimizer": self.optimizer.state_dict()}, path / "trainer.pt")
             if self.critic is not None:
                 self.critic.save(path)
+            if self.units is not None:
+                self.units.save(path)
 
     def load(self, path: Path) -> None:
         self.keeper.take(self.model, path)
@@ -293,6 +305,8 @@ class LocalPolicy:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.critic is not None:
                 self.critic.load(path)
+            if self.units is not None:
+                self.units.load(path)
         self._decoder.forget()
 
     def fingerprint(self) -> str:
