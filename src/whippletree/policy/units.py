@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,12 @@ class Units:
         """Add up what the layers put out at the marked places, but for the first `skip` times."""
         left = [skip] * len(self.layers)
 
-        def add(number: int, output: Tensor) -> None:
+        def add(number: int, module: nn.Module, given: object, output: Tensor) -> None:
             left[number] -= 1
             for name, places in marked.items() if left[number] < 0 else ():
                 self.sums[name][number] += output[places].clamp(min=0).sum(0, dtype=torch.float64).cpu()
 
-        def watch(number: int) -> Any:
-            return lambda module, given, output: add(number, output)
-
-        handles = [up.register_forward_hook(watch(number)) for number, (up, _) in enumerate(self.layers)]
+        handles = [up.register_forward_hook(partial(add, number)) for number, (up, _) in enumerate(self.layers)]
         try:
             yield
         finally:
