@@ -9,7 +9,7 @@ PARITY := .venv-parity/bin
 # Matrices are small and work runs in several processes: more threads would only get in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint check-slow check-parity study-programs nano docs clean system
+.PHONY: help quickstart test lint check-slow check-parity study-programs warm-worlds nano docs clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,15 @@ study-programs: .venv/installed ## Train through real agent programs, from a war
 	  --set epochs=2 --set optimizer.lr=1e-3
 	$(BIN)/whippletree study programs --dir runs/programs/study --results results/programs.json
 
+warm-worlds: .venv/installed ## A policy for the tool worlds that has a weak habit, from demonstrations; kept and resumed
+	test -d runs/worlds/demo || $(BIN)/whippletree demonstrate worlds --tasks 960 --careless 0.7 \
+	  --dir runs/worlds/demo $(UNTRAINED)
+	test -d runs/worlds/told || $(BIN)/whippletree demonstrate worlds --tasks 480 --set 'tasks.tiers=[4]' \
+	  --dir runs/worlds/told $(UNTRAINED)
+	test -d runs/worlds/warm || $(BIN)/whippletree sft --from runs/worlds/demo --from runs/worlds/told \
+	  --where 'reward>=0' --dir runs/worlds/warm --set epochs=4 --set optimizer.lr=1e-3 --set optimizer.decay_to=0.1
+
+UNTRAINED := --set policy.model=nano
 LONG := --set policy.max_context=2048 --set policy.max_positions=2049
 
 nano: .venv/installed ## Make the embedded policy anew from its recipe

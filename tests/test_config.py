@@ -104,7 +104,7 @@ def test_overrides_must_be_key_and_value(override):
         ({"group_size": 1}, ["group_size = 1", "greater than or equal to 2"]),
         ({"optimizer": {"lr": float("inf")}}, ["optimizer.lr = inf", "finite"]),
         ({"tasks": {"split": "tests"}}, ["tasks.split = 'tests'", "'train', 'validation' or 'test'"]),
-        ({"tasks": {"tiers": [5]}}, ["tasks.tiers.0 = 5", "1, 2 or 3"]),
+        ({"tasks": {"tiers": [6]}}, ["tasks.tiers.0 = 6", "1, 2, 3, 4 or 5"]),
         ({"evaluate": {"sets": {"all": 3}}}, ["evaluate.sets.all = 3", "valid string", "valid tuple"]),
         ({"schedule": {"type": "locality", "steps_per_task": 0}}, ["schedule.steps_per_task = 0", "equal to 1"]),
         ({"schedule": {"type": "single", "steps_per_task": 2}}, ["schedule.steps_per_task", "(type random, repeat"]),
@@ -177,7 +177,7 @@ def test_explained_types_and_defaults():
     rows = {row[0]: row[1:3] for row in explain(RunConfig)}
     assert rows["optimizer.lr"] == ("number > 0", "0.0003")
     assert rows["policy.lockstep"] == ("true | false", "true")
-    assert rows["tasks.tiers"] == ("list of 1 | 2 | 3", "[1]")
+    assert rows["tasks.tiers"] == ("list of 1 | 2 | 3 | 4 | 5", "[1]")
     assert rows["sandbox.limits.idle_timeout_s"] == ("number", "")
     assert rows["schedule.steps_per_task"][0] == "whole number >= 1 (type random, repeat, locality)"
 

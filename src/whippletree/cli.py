@@ -128,6 +128,9 @@ def evaluate(
 def demonstrate(
     config: ConfigArg,
     per_harness: Annotated[int, typer.Option("--tasks", min=1, help="Tasks for each training harness.")] = 64,
+    careless: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of tasks done by the weak habit that they are about, if any.")
+    ] = 0.0,
     change: SetOption = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="The run directory to make, or to go on with.")
@@ -145,7 +148,7 @@ def demonstrate(
     async def work() -> tuple[int, int]:
         with RunStore.open(path) as store:
             async with open_run(found, store) as run:
-                return await story(run, per_harness, _say_rollout)
+                return await story(run, per_harness, _say_rollout, careless)
 
     passed, made = wait_for(work(), f"what is finished is kept, and the same command with --dir {path} goes on")
     out.print(f"{passed} of {made} demonstrations passed: {path}", markup=False, soft_wrap=True)

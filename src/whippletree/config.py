@@ -55,7 +55,7 @@ class SamplingSection(Section):
 
 class TasksSection(Section):
     source: Literal["paddock"] = Field(default="paddock", description="The suite of tasks.")
-    tiers: tuple[Literal[1, 2, 3], ...] = Field(
+    tiers: tuple[Literal[1, 2, 3, 4, 5], ...] = Field(
         default=(1,), min_length=1, description="Levels of difficulty to draw from."
     )
     kinds: tuple[str, ...] | None = Field(

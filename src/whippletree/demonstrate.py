@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from whippletree.gateway.capture import CaptureSession
 from whippletree.rollout.blackbox import BlackBox
@@ -20,9 +22,12 @@ CHUNK = 16
 """Rollouts that are stored together."""
 
 
-async def demonstrate(run: Run, per_harness: int, progress: Callable[[Rollout], None]) -> tuple[int, int]:
+async def demonstrate(
+    run: Run, per_harness: int, progress: Callable[[Rollout], None], careless: float = 0.0
+) -> tuple[int, int]:
     """The expert's rollouts on the first tasks of the training split in every training harness.
 
+    On a share `careless` of those tasks that know a weak habit, drawn by the run's seed, it acts by the habit instead.
     Returns how many passed, and how many were made now. Those that the run holds already are not made again.
     """
     names = run.harnesses.names(run.config.harnesses.train, run.config.seed)
@@ -30,7 +35,7 @@ async def demonstrate(run: Run, per_harness: int, progress: Callable[[Rollout], 
     known = {rollout.id for rollout in run.store.rollouts()}
     todo = [Assignment(-1, task, name, 1, "search") for name in names for task in tasks]
     todo = [a for a in todo if f"search/-1/{a.harness}/{a.task.id}/0" not in known]
-    world = replace(run.world, session=expert_session)
+    world = replace(run.world, session=partial(expert_session, careless=careless))
     passed = 0
     for start in range(0, len(todo), CHUNK):
         groups = await roll_out(
@@ -42,9 +47,13 @@ async def demonstrate(run: Run, per_harness: int, progress: Callable[[Rollout], 
     return passed, len(todo)
 
 
-def expert_session(world: World, assignment: Assignment, rollout_id: str, stopwatch: Stopwatch) -> CaptureSession:
-    """The boundary with an expert behind it that knows the task's gold commands."""
-    runner, commands = world.harness(assignment.harness), gold(assignment.task)
+def expert_session(
+    world: World, assignment: Assignment, rollout_id: str, stopwatch: Stopwatch, *, careless: float = 0.0
+) -> CaptureSession:
+    """The boundary with an expert behind it that knows the task's gold commands, and the habit to leave some out."""
+    runner, task = world.harness(assignment.harness), assignment.task
+    by_habit = task.habit and random.Random(f"careless {world.seed} {task.id}").random() < careless
+    commands = task.habit.split("\n") if by_habit else gold(task)
     renderer = world.policy.renderer
     match runner:
         case BlackBox():

@@ -26,8 +26,7 @@ Json = Any
 
 Role = Literal["system", "user", "assistant", "tool"]
 CallKind = Literal["main", "subagent", "compaction", "auxiliary", "notification"]
-"""A retry is a place in the call tree and no kind; `notification` is the main agent told of something after its answer.
-"""
+"""A retry is a place in the call tree and no kind; `notification` tells the main agent something after its answer."""
 Purpose = Literal["train", "evaluate", "rescue", "search"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -198,6 +197,7 @@ class Task:
     """Shell commands that solve the task, one per line; empty where none is known."""
     check: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """What the source's grader needs; never shown to the policy."""
+    habit: str = ""  # what a careless agent does, as `gold`, in a task that is about a weak habit
 
 
 @dataclass(frozen=True, slots=True)

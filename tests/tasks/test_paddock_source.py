@@ -74,7 +74,7 @@ def test_splits_share_no_job():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"tiers": (4,)}, {"kinds": ("fly",)}, {"per_split": {"dev": 3}}], ids=["tier", "kind", "split"]
+    "settings", [{"tiers": (6,)}, {"kinds": ("fly",)}, {"per_split": {"dev": 3}}], ids=["tier", "kind", "split"]
 )
 def test_unknown_settings_are_refused(settings):
     with pytest.raises(TaskError, match=r"paddock has no .*expected some of"):

@@ -27,6 +27,8 @@ class Instance:
     """None of them is met at the start."""
     near_misses: tuple[tuple[str, ...], ...]
     """Command lists that look right and must not pass: wrong source, off by one, wrong destination, damage."""
+    habit: tuple[str, ...] = ()
+    """What a careless agent does, where the kind is about one: it passes in those instances that ask for no care."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def make_task(split: str, kind: Kind, number: int) -> Task:
         files=job.files,
         gold="\n".join(job.gold),
         check={"goals": {goal: list(checks) for goal, checks in job.goals.items()}},
+        habit="\n".join(job.habit),
     )
 
 
