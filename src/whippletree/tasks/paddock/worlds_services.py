@@ -109,7 +109,10 @@ def store_set(rng: Random, told: bool) -> Instance:
         },
         gold=gold,
         goals={"set": [text(f".store/{names[0]}", str(new))]},
-        near_misses=((get, f"sh store open {names[0]}"), (*gold, f"sh store open {names[1]}", put.replace(*names[:2]))),
+        near_misses=(
+            (get, f"sh store open {names[0]}"),
+            (*gold, f"sh store open {names[1]}", put.replace(names[0], names[1])),
+        ),
         habit=(put,),
     )
 
