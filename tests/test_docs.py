@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from whippletree.algorithms.grpo import GRPO
 from whippletree.analysis.study import aggregate, to_json
 from whippletree.cli import app, recipe
-from whippletree.config import parse, with_overrides
+from whippletree.config import HarnessesSection, parse, with_overrides
 from whippletree.harness.levels import load_space
+from whippletree.harnesses import Harnesses
 from whippletree.run import Clock, step_metrics
 from whippletree.study import read_study
 from whippletree.types import Assignment, Group, ModelCall, Reward, Rollout, StopReason, Task
@@ -26,11 +27,15 @@ from whippletree.types import Assignment, Group, ModelCall, Reward, Rollout, Sto
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-QUICK = {"space show", "space design", "harness show", "tasks list", "tasks show", "config explain"}
+QUICK = {
+    *("space show", "space design", "harness show", "harness diff", "harness edit", "harness hooks"),
+    *("tasks list", "tasks show", "config explain"),
+}
 """Subcommands that only look, and are run as printed."""
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+HARNESS = re.compile(r"^```toml\n# (\S+\.toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(whippletree [^`\n]+|make [a-z-]+[^`\n]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
@@ -47,9 +52,22 @@ def printed(program: str):
     return [pytest.param(command, id=f"{page}: {command}") for page, command in found if command.startswith(program)]
 
 
+def words_of(command: str) -> list[str]:
+    """After the program's name, up to where the output goes."""
+    words = shlex.split(command, comments=True)[1:]
+    return words[: words.index(">")] if ">" in words else words
+
+
+def write_examples(page: str, folder: Path) -> None:
+    """The modules and harness files that a page shows with their names."""
+    for file, body in [*MODULE.findall(TEXTS[page]), *HARNESS.findall(TEXTS[page])]:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(body)
+
+
 def parsed(command: str) -> tuple[str, dict]:
     """The subcommand and its parameters, read by the program's own parser without running anything."""
-    words = shlex.split(command, comments=True)[1:]
+    words = words_of(command)
     found = typer.main.get_command(app)
     name = []
     while hasattr(found, "commands"):
@@ -63,10 +81,12 @@ def test_there_is_something_to_check():
 
 
 @pytest.mark.parametrize("command", printed("whippletree "))
-def test_commands_work_or_at_least_parse_and_name_keys_that_exist(command):
+def test_commands_work_or_at_least_parse_and_name_keys_that_exist(command, tmp_path, monkeypatch):
     name, params = parsed(command)
     if name in QUICK:
-        result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+        write_examples("docs/harnesses.md", tmp_path)
+        monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(app, words_of(command))
         assert result.exit_code == 0, result.output
     config, change = params.get("config"), params.get("change") or []
     if name in ("train", "evaluate") and config:
@@ -99,11 +119,12 @@ def test_the_readme_shows_every_command(group):
 @pytest.mark.parametrize("page", TEXTS)
 def test_toml_examples_are_read(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    for file, body in MODULE.findall(TEXTS[page]):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(body)
+    write_examples(page, tmp_path)
+    for file, _ in HARNESS.findall(TEXTS[page]):
+        spec = Harnesses(HarnessesSection()).spec(str(tmp_path / file))
+        assert spec.state.hooks
     for language, body in FENCE.findall(TEXTS[page]):
-        if language != "toml":
+        if language != "toml" or HARNESS.match(f"```toml\n{body}```"):
             continue
         tree = tomllib.loads(body)
         if "factors" in tree:

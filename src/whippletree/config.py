@@ -70,8 +70,8 @@ class HarnessesSection(Section):
     )
     train: str | tuple[str, ...] = Field(
         default="training",
-        description="base, training, held-out, all, balanced:RUNS, random:RUNS, one name (such as S0T1O0C0W2, pi or "
-        "claude-code:minimal), or a list of names.",
+        description="base, training, held-out, all, balanced:RUNS, random:RUNS, one name (such as S0T1O0C0W2, pi, "
+        "claude-code:minimal or mine.toml), or a list of names.",
     )
     adapters: tuple[str, ...] = Field(
         default=(), description="Modules outside the package that hold an ADAPTER, by their dotted names."

@@ -1,5 +1,5 @@
 """The harnesses of a run by name: configurations of one factor space, a central agent with those as its sub-agents
-(`central`, `central:S0T1O0C0W0`), and real agent programs (`pi`, `codex`, ...)."""
+(`central`, `central:S0T1O0C0W0`), files (`mine.toml`), and real agent programs (`pi`, `codex`, ...)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from whippletree.errors import HarnessError
 from whippletree.gateway.server import Gateway
 from whippletree.harness import designs
 from whippletree.harness.designs import Design
+from whippletree.harness.files import is_file, read_spec
 from whippletree.harness.levels import compose, load_space, paper_base, paper_space, patched
 from whippletree.harness.space import Config, HarnessSpace
 from whippletree.harness.spec import HarnessSpec
@@ -43,8 +44,8 @@ class Harnesses:
         return name.partition(":")[0] in self._adapters
 
     def stands_apart(self, name: str) -> bool:
-        """Whether the name has no place in the factor space: an agent program's, or a central agent's."""
-        return self.is_program(name) or name.partition(":")[0] == CENTRAL
+        """Whether the name has no place in the factor space: an agent program's, a central agent's, or a file's."""
+        return self.is_program(name) or is_file(name) or name.partition(":")[0] == CENTRAL
 
     def _config(self, name: str) -> Config:
         """Of the space; of a central agent's name that of its sub-agents."""
@@ -52,13 +53,14 @@ class Harnesses:
         return (0,) * len(self.space.keys) if name == CENTRAL else self.space.parse(under if kind == CENTRAL else name)
 
     def _check(self, name: str) -> None:
+        """Raises HarnessError where the name stands for no harness; files are read when they are used."""
         if self.is_program(name):
             adapters.find(name, self._adapters)
-        else:
+        elif not is_file(name):
             self._config(name)
 
     def names(self, wanted: str | Sequence[str], seed: int) -> tuple[str, ...]:
-        """The harnesses of a set: one that `schedule.pool` knows, one name, or a list of names of both kinds.
+        """The harnesses of a set: one that `schedule.pool` knows, one name, or a list of names of all kinds.
 
         Raises HarnessError for a name that is none, and for one that is listed twice.
         """
@@ -97,11 +99,17 @@ class Harnesses:
         return self.space.distance(self.space.parse(one), self.space.parse(other))
 
     def spec(self, name: str) -> HarnessSpec:
-        """Raises HarnessError for a name that is none of a configuration or a central agent."""
+        """Raises HarnessError for a name that is none of a configuration or a central agent, and for a bad file."""
         if name not in self._specs:
-            spec = compose(self.space, self._config(name), self.base)
-            self._specs[name] = central(spec) if self.stands_apart(name) else spec
+            self._specs[name] = self._made(name)
         return self._specs[name]
+
+    def _made(self, name: str) -> HarnessSpec:
+        kind, _, under = name.partition(":")
+        if is_file(name):
+            return central(self.spec(under)) if kind == CENTRAL else read_spec(Path(name), self.spec)
+        spec = compose(self.space, self._config(name), self.base)
+        return central(spec) if kind == CENTRAL else spec
 
     def runner(self, name: str, gateway: Gateway, terms: Terms) -> Runner:
         """Raises HarnessError for a name that is none, and for a program that is not installed."""

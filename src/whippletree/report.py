@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy as np
 from whippletree.analysis.figures import Curve, heatmap, interval_chart, learning_curves
 from whippletree.analysis.report import ReportData, Timing, html_report, text_report
 from whippletree.analysis.scores import PolicyScores, by_level
-from whippletree.analysis.tables import Table, pass_intervals
+from whippletree.analysis.tables import Table, activations_table, pass_intervals
 from whippletree.config import RunConfig
 from whippletree.harness.certificate import certify
+from whippletree.harness.hooks import COUNT as HOOK
 from whippletree.harnesses import Harnesses
 from whippletree.run import config_of
 from whippletree.sft import is_tuning
@@ -43,6 +44,7 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
     wall_s, num_rollouts = 0.0, 0
     certificates: dict[str, str] = {}
     configs: list[str] = []
+    hooks: dict[tuple[str, str], list[int]] = {}
     config = RunConfig()
     for arm, paths in runs.items():
         sets: dict[str, list[Score]] = {}
@@ -58,6 +60,7 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
                         cpu_s[stage] = cpu_s.get(stage, 0.0) + record.metrics[f"cpu_s/{stage}"]
                 if not tuning:
                     config = config_of(store)
+                    _count_hooks(store, config, hooks)
                     for name in config.evaluate.sets:
                         sets.setdefault(name, []).extend(store.scores(name, "final"))
         policies.append(PolicyScores(arm, {name: cells for name, cells in sets.items() if cells}))
@@ -69,7 +72,7 @@ def collect(runs: Mapping[str, Sequence[Path]], title: str, tables: Sequence[Tab
         levels_of=Harnesses(config.harnesses).levels,
         curves=tuple(curve for curve in curves if curve.points),
         panels=PANELS + TUNING,
-        tables=tuple(tables),
+        tables=(*tables, *([activations_table(hooks)] if hooks else [])),
         certificates=certificates,
         config="\n".join(configs),
         timing=Timing(num_rollouts, wall_s, cpu_s) if num_rollouts else None,
@@ -108,6 +111,22 @@ def _level_rates(data: ReportData, policy: PolicyScores) -> dict[tuple[str, int]
 
 def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+def _count_hooks(store: RunStore, config: RunConfig, hooks: dict[tuple[str, str], list[int]]) -> None:
+    """Add how often each hook fired in each rollout. The paper's configurations have no hooks to look for."""
+    harnesses = Harnesses(config.harnesses)
+    sets = [config.harnesses.train, *config.evaluate.sets.values()]
+    if config.harnesses.space == "paper" and not any(map(harnesses.stands_apart, _listed(sets))):
+        return
+    for rollout in store.rollouts(with_calls=False):
+        for name, count in rollout.counts.items():
+            if name.startswith(HOOK):
+                hooks.setdefault((rollout.harness, name.removeprefix(HOOK)), []).append(count)
+
+
+def _listed(sets: Iterable[str | Sequence[str]]) -> list[str]:
+    return [name for wanted in sets for name in ([wanted] if isinstance(wanted, str) else wanted)]
 
 
 def _certificates(config: RunConfig, arm: str) -> dict[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Coroutine
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -91,7 +94,7 @@ def space_design(
 
 @harness_app.command("show")
 def harness_show(
-    name: Annotated[str, typer.Argument(help="For example S1T2O0C1W2.")],
+    name: Annotated[str, typer.Argument(help="For example S1T2O0C1W2, or a file.")],
     task: Annotated[str | None, typer.Option(help="A task's id, for example paddock/train/copy/0.")] = None,
     space: SpaceOption = "paper",
     draw_names: Annotated[bool, typer.Option(help="Draw the tools' names for the task.")] = False,
@@ -106,6 +109,63 @@ def harness_show(
         out.print_json(json.dumps({"hash": spec.content_hash, "spec": spec.model_dump(mode="json")}))
     else:
         out.print(describe(spec, Paddock().task_by_id(task) if task else None), markup=False, soft_wrap=True)
+
+
+@harness_app.command("diff")
+def harness_diff(
+    one: Annotated[str, typer.Argument(help="A harness of the space, or a file.")],
+    other: Annotated[str, typer.Argument(help="What the edits lead to.")],
+    space: SpaceOption = "paper",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the edits that make one harness into another, one a line: `path: before -> after`."""
+    from whippletree.harness import edits
+
+    harnesses = _harnesses(space)
+    found = edits.diff(harnesses.spec(one), harnesses.spec(other))
+    sys.stdout.write(json.dumps(edits.to_json(found), indent=2) + "\n" if as_json else edits.to_text(found))
+
+
+@harness_app.command("edit")
+def harness_edit(
+    base: Annotated[str, typer.Argument(help="A harness of the space, or a file.")],
+    edit: Annotated[list[str] | None, typer.Option("--edit", help="`path: before -> after`; null: absent.")] = None,
+    file: Annotated[Path | None, typer.Option("--edits", help="A file of such edits; its edits come first.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="The new harness's name.")] = None,
+    direction: Annotated[str, typer.Option(help="What the edits are to repair.")] = "",
+    space: SpaceOption = "paper",
+) -> None:
+    """Print a harness file: the base and edits that were tried on it."""
+    from whippletree.harness import edits, files
+
+    read = files.read_edits(file) if file else ()
+    changes = edits.compose(read, *(edits.from_text(text, "--edit") for text in edit or []))
+    edits.apply(_harnesses(space).spec(base), changes)
+    sys.stdout.write(files.to_toml(base, changes, id=name, direction=direction))
+
+
+@harness_app.command("hooks")
+def harness_hooks(as_json: JsonOption = False) -> None:
+    """Print what hooks are made of: events with their actions, conditions, and rewriters, with their parameters."""
+    from whippletree.harness.hooks import FITS
+    from whippletree.harness.named import registry
+
+    if as_json:
+        entries = {kind: [asdict(entry) for entry in found] for kind, found in registry().items()}
+        actions = {event: sorted(actions) for event, actions in FITS.items()}
+        out.print_json(json.dumps({"events": actions, **entries}))
+        return
+    table = Table("event", "actions", box=None)
+    for event, actions in FITS.items():
+        table.add_row(event, ", ".join(sorted(actions)))
+    out.print(table)
+    for kind, found in registry().items():
+        table = Table(kind, "parameters", "at", "what it says" if kind == "conditions" else "what it does", box=None)
+        for entry in found:
+            given = ", ".join(f"{name} = {default}" for name, default in entry.parameters.items())
+            at = "any event" if len(entry.events) == len(FITS) else ", ".join(entry.events) or "as its parts"
+            table.add_row(*map(escape, (entry.name, given, at, entry.about)))
+        out.print(table)
 
 
 @tasks_app.command("list")

@@ -38,6 +38,16 @@ def percent(interval: Interval, *, signed: bool = False) -> str:
     return f"{mean} ({100 * interval.low:{sign}z.1f} to {100 * interval.high:{sign}z.1f})"
 
 
+def activations_table(hooks: Mapping[tuple[str, str], Sequence[int]]) -> Table:
+    """(harness, hook) -> how often it fired in each rollout."""
+    rows = [
+        (harness, hook, str(len(counts)), f"{100 * sum(map(bool, counts)) / max(1, len(counts)):.0f}", str(sum(counts)))
+        for (harness, hook), counts in sorted(hooks.items())
+    ]
+    columns = ("Harness", "Hook", "Rollouts", "Fired in (%)", "Activations")
+    return Table("Hooks", columns, tuple(rows), "Rollouts of training and of evaluations.")
+
+
 def pass_intervals(policies: Sequence[PolicyScores], rng: np.random.Generator) -> dict[str, dict[str, Interval]]:
     """Pass@1 with its interval, clustered by task: policy -> set of harnesses -> interval."""
     return {p.label: {name: bootstrap_interval(cells, rng) for name, cells in p.sets.items()} for p in policies}
