@@ -51,7 +51,7 @@ warm-worlds: .venv/installed ## A policy for the tool worlds that has a weak hab
 	test -d runs/worlds/told || $(BIN)/whippletree demonstrate worlds --tasks 480 --set 'tasks.tiers=[4]' \
 	  --dir runs/worlds/told $(UNTRAINED)
 	test -d runs/worlds/warm || $(BIN)/whippletree sft --from runs/worlds/demo --from runs/worlds/told \
-	  --where 'reward>=0' --dir runs/worlds/warm --set epochs=4 --set optimizer.lr=1e-3 --set optimizer.decay_to=0.1
+	  --where 'reward>=0' --dir runs/worlds/warm --set epochs=8 --set optimizer.lr=2e-3 --set optimizer.decay_to=0.05
 
 UNTRAINED := --set policy.model=nano
 LONG := --set policy.max_context=2048 --set policy.max_positions=2049

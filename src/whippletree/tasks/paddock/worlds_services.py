@@ -37,7 +37,7 @@ def sql_get(rng: Random, told: bool) -> Instance:
     reminder = remind(rng, SCHEMA, told)
     return Instance(
         instruction=f"write the name of number {number} to {out} . use sh sql .{reminder.asked}",
-        files=_files(reminder, called, numbers, cells),
+        files=_files(rng, reminder, called, numbers, cells),
         gold=_looked_up(reminder, get(TABLES[0], KEYS[0], NAMES[0]), get(*called)),
         goals={"written": [text(out, cell)]},
         near_misses=(
@@ -62,7 +62,7 @@ def sql_set(rng: Random, told: bool) -> Instance:
     reminder = remind(rng, SCHEMA, told)
     return Instance(
         instruction=f"set the count of number {numbers[place]} to {new} . use sh sql .{reminder.asked}",
-        files=_files(reminder, called, numbers, list(map(str, counts))),
+        files=_files(rng, reminder, called, numbers, list(map(str, counts))),
         gold=_looked_up(reminder, put(TABLES[0], KEYS[0], COUNTS[0]), put(*called)),
         goals={"set": [csv_rows(f".sql/{called[0]}.csv", rows)]},
         near_misses=(
@@ -129,10 +129,13 @@ def _table(rng: Random, told: bool, columns: tuple[str, ...]) -> tuple[Called, l
     return called, sorted(rng.sample(range(1, 10), 3))
 
 
-def _files(reminder: Reminder, called: Called, numbers: Sequence[int], cells: Sequence[str]) -> dict[str, str]:
+def _files(
+    rng: Random, reminder: Reminder, called: Called, numbers: Sequence[int], cells: Sequence[str]
+) -> dict[str, str]:
     table, *head = called
+    program = sql(schema=reminder.printed, alone=bool(reminder.printed) and rng.random() < 0.5)
     rows = [head, *([str(number), cell] for number, cell in zip(numbers, cells, strict=True))]
-    return {"sql": sql(schema=reminder.printed), f".sql/{table}.csv": csv_text(rows)}
+    return {"sql": program, f".sql/{table}.csv": csv_text(rows)}
 
 
 def _looked_up(reminder: Reminder, guess: str, command: str) -> tuple[str, ...]:

@@ -96,8 +96,12 @@ esac
     )
 
 
-def sql(*, schema: str = "") -> str:
-    """SQLite on the tables that the CSV files in .sql hold; rows are kept sorted, as a table has no order."""
+def sql(*, schema: str = "", alone: bool = False) -> str:
+    """SQLite on the tables that the CSV files in .sql hold; rows are kept sorted, as a table has no order.
+
+    `schema` is said of a query that fails, after SQLite's words or `alone`.
+    """
+    problem = f'"{schema}"' if alone else f'"error : %s" % error{_also(schema, ", ")}'
     return f"""\
 {_ENTER.replace("@FOLDER", ".sql")}
 exec python3 -IS - "$@" << 'END'
@@ -121,7 +125,7 @@ try:
         print(*row)
     found = {{table: db.execute("select * from %s order by 1" % table).fetchall() for table in heads}}
 except (sqlite3.Error, sqlite3.Warning) as error:
-    sys.exit("\\n".join(["error : %s" % error{_also(schema, ", ")}]))
+    sys.exit("\\n".join([{problem}]))
 for table, rows in found.items():
     with open(table + ".csv", "w", newline="") as lines:
         csv.writer(lines, lineterminator="\\n").writerows([heads[table], *rows])
