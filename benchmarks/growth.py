@@ -15,11 +15,12 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gateway_servers import words
 
 from whippletree.algorithms.grpo import GRPO
 from whippletree.analysis.growth import exponent, leaves_linear
@@ -66,7 +67,7 @@ class Shape:
 SWEEPS: dict[str, tuple[str, list[Shape]]] = {
     "rollouts": ("rollouts per step", [Shape(rollouts=n, turns=2) for n in (16, 32, 64, 128, 256)]),
     "turns": ("turns per rollout", [Shape(turns=n, reply=16) for n in (1, 2, 4, 8, 16)]),
-    "context": ("tokens of the first prompt", [Shape(prompt=n) for n in (128, 256, 512, 1024, 2048)]),
+    "context": ("tokens of context", [Shape(prompt=n) for n in (128, 256, 512, 1024, 2048)]),
 }
 
 
@@ -120,7 +121,6 @@ class Bench:
 
     policy: LocalPolicy
     sandboxes: Sandboxes
-    words: Sequence[str]
     algorithm: GRPO = field(default_factory=GRPO)
 
     def world(self, shape: Shape) -> World:
@@ -144,7 +144,7 @@ class Bench:
         )
 
     def assignment(self, shape: Shape, number: int) -> Assignment:
-        said = " ".join(np.random.default_rng(number).choice(self.words, shape.prompt))
+        said = " ".join(np.random.default_rng(number).choice(words(), shape.prompt))
         task = Task(f"t{number}", "drawn", "train", "drawn", 1, said, FILES)
         return Assignment(0, task, "fixed", GROUP)
 
@@ -161,13 +161,13 @@ class Bench:
         calls = [call for group in groups for rollout in group.rollouts for call in rollout.calls]
         assert len(calls) == shape.rollouts * shape.turns, "a rollout broke"
         assert {len(call.completion_ids) for call in calls} == {shape.reply}
-        return spent | {"longest_context": max(len(call.prompt_ids) for call in calls) + shape.reply}
+        return spent | {"context": max(len(call.prompt_ids) for call in calls) + shape.reply}
 
 
 async def measure(repeats: int) -> dict[str, Any]:
     policy = open_policy(PolicySection(max_context=POSITIONS, max_positions=POSITIONS + 1))
     sandboxes = open_sandboxes("bubblewrap")
-    bench = Bench(policy, sandboxes, words_of(policy))
+    bench = Bench(policy, sandboxes)
     curves: dict[str, Any] = {}
     try:
         await bench.step(Shape(rollouts=GROUP, turns=2))  # what the first step loads
@@ -175,8 +175,8 @@ async def measure(repeats: int) -> dict[str, Any]:
             points: list[dict[str, float]] = []
             for shape in shapes:
                 found = [await bench.step(shape) for _ in range(repeats)]
-                size = getattr(shape, {"context": "prompt"}.get(name, name))
                 best = min(found, key=lambda spent: spent["total"])
+                size = best["context"] if name == "context" else getattr(shape, name)
                 points.append({"size": size} | {part: round(value, 3) for part, value in best.items()})
                 print(f"{label}: {points[-1]}", file=sys.stderr)
             costs = [(point["size"], point["total"]) for point in points]
@@ -186,18 +186,12 @@ async def measure(repeats: int) -> dict[str, Any]:
                 "exponent": round(exponent(costs), 2),
                 "exponent_at_end": round(exponent(costs[-2:]), 2),
                 "leaves_linear_at": leaves_linear(costs),
-                "shape": vars(replace(shapes[0])),
+                "first": asdict(shapes[0]),
             }
     finally:
         await sandboxes.close()
         await policy.close()
     return curves
-
-
-def words_of(policy: LocalPolicy) -> list[str]:
-    """Each is one token with the space before it."""
-    decoded = [policy.renderer.text(np.array([id])) for id in range(10, policy.model.config.vocab_size)]
-    return sorted({word for word in decoded if word.isalpha() and len(word) > 3})
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ from whippletree.config import PolicySection
 from whippletree.gateway.capture import call_seed
 from whippletree.harness import system_prompt, tools
 from whippletree.nano import harness
-from whippletree.policy.local import LocalPolicy, load_model
+from whippletree.policy.local import LocalPolicy
+from whippletree.policy.weights import load_model
 from whippletree.run import nano_renderer, open_policy
 from whippletree.tasks import Paddock
 from whippletree.types import Assignment, Group, Ids, ModelCall, Reward, Rollout, Sampling, StopReason, Task
