@@ -170,7 +170,7 @@ async def measure(repeats: int) -> dict[str, Any]:
     bench = Bench(policy, sandboxes)
     curves: dict[str, Any] = {}
     try:
-        await bench.step(Shape(rollouts=GROUP, turns=2))  # what the first step loads
+        await bench.step(Shape(turns=2))  # what the first step loads
         for name, (label, shapes) in SWEEPS.items():
             points: list[dict[str, float]] = []
             for shape in shapes:
