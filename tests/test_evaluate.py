@@ -132,7 +132,7 @@ def test_what_infrastructure_broke_is_no_score():
 def break_sandboxes(monkeypatch, every):
     opened, calls = HostSandboxes.open, []
 
-    async def breaks(self, files, furnishing=None):
+    async def breaks(self, files, furnishing=None, scene=None):
         calls.append(files)
         if len(calls) % every == 0:
             raise SandboxError("the disk is full")

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from whippletree.cli import app
 from whippletree.errors import HarnessError
+from whippletree.home import default_root
 from whippletree.rollout.adapters import ADAPTERS, install
 from whippletree.store.run_dir import RunStore
 
@@ -24,7 +25,7 @@ def cli(*arguments):
 def installed(name):
     """Install into the place that `harness install` uses; skip where that cannot be done here."""
     try:
-        return install.install(ADAPTERS[name.partition(":")[0]], install.default_root(), print)
+        return install.install(ADAPTERS[name.partition(":")[0]], default_root(), print)
     except HarnessError as error:
         pytest.skip(f"{name} cannot be installed here: {error}")
 

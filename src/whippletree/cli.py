@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from whippletree import programs, show, stored
+from whippletree import programs, show, stored, suites
 from whippletree.config import RunConfig, merged, parse, read_toml, to_toml, with_overrides
 from whippletree.errors import ConfigError, GatewayError, PolicyError, StoreError, WhippletreeError
 from whippletree.show import Interrupted, JsonOption, err, out, wait_for
@@ -36,7 +36,7 @@ nano_app = typer.Typer(no_args_is_help=True, help="The embedded policy.")
 for name, sub in (
     ("space", show.space_app),
     ("harness", programs.harness_app),
-    ("tasks", show.tasks_app),
+    ("tasks", suites.tasks_app),
     ("config", show.config_app),
     ("nano", nano_app),
 ):
@@ -105,6 +105,7 @@ def evaluate(
     config: ConfigArg = "evaluate",
     change: SetOption = None,
     model: Annotated[str | None, typer.Option(help="`nano`, a checkpoint's directory, or a model name.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="A suite of tasks; short for --set tasks.source=SUITE.")] = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="The run directory to make, or to go on with.")
     ] = None,
@@ -114,7 +115,8 @@ def evaluate(
     """Evaluate a policy over harnesses x tasks, without training."""
 
     tree = with_overrides(recipe(config), [*(change or []), "steps=0"])
-    found = parse(merged(tree, {"policy": {"model": model}}) if model else tree, config)
+    tree = merged(tree, {"policy": {"model": model}} if model else {})
+    found = parse(merged(tree, {"tasks": {"source": tasks}} if tasks else {}), config)
     path = directory or Path("runs") / f"evaluate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     fresh = _made(path, found)
     _run(path, plain or as_json, f"the same command with --dir {path} goes on", fresh=fresh)

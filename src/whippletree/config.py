@@ -54,13 +54,19 @@ class SamplingSection(Section):
 
 
 class TasksSection(Section):
-    source: Literal["paddock"] = Field(default="paddock", description="The suite of tasks.")
+    source: str = Field(
+        default="paddock",
+        min_length=1,
+        description="The suite of tasks: `paddock`, the name of one that was added, a directory in its format, or "
+        "MODULE:CLASS.",
+    )
     tiers: tuple[Literal[1, 2, 3, 4, 5], ...] = Field(
-        default=(1,), min_length=1, description="Levels of difficulty to draw from."
+        default=(1,), min_length=1, description="Of paddock: levels of difficulty to draw from."
     )
     kinds: tuple[str, ...] | None = Field(
-        default=None, description="Kinds of task to draw from; all of the tiers by default."
+        default=None, description="Kinds of task to draw from; by default all, of paddock all of the tiers."
     )
+    quarantined: bool = Field(default=False, description="Also tasks that `whippletree tasks check` found unsound.")
     split: Literal["train", "validation", "test"] = Field(default="train", description="What is trained on.")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from whippletree.errors import TaskError
 from whippletree.gateway.capture import CaptureSession
 from whippletree.rollout.blackbox import BlackBox
 from whippletree.rollout.dictated import DictatedSession
@@ -28,10 +29,13 @@ async def demonstrate(
     """The expert's rollouts on the first tasks of the training split in every training harness.
 
     On a share `careless` of those tasks that know a weak habit, drawn by the run's seed, it acts by the habit instead.
-    Returns how many passed, and how many were made now. Those that the run holds already are not made again.
+    Returns how many passed, and how many were made now. Those that the run holds already are not made again. Raises
+    TaskError where a task has no solution.
     """
     names = run.harnesses.names(run.config.harnesses.train, run.config.seed)
     tasks = run.tasks.tasks(run.config.tasks.split)[:per_harness]
+    if unsolved := next((task.id for task in tasks if not task.gold), None):
+        raise TaskError(f"no solution of {unsolved} is known, so that nobody can demonstrate it")
     known = {rollout.id for rollout in run.store.rollouts()}
     todo = [Assignment(-1, task, name, 1, "search") for name in names for task in tasks]
     todo = [a for a in todo if f"search/-1/{a.harness}/{a.task.id}/0" not in known]

@@ -27,6 +27,10 @@ class TaskError(WhippletreeError):
     """A task source, split or task cannot be used."""
 
 
+class GradingError(WhippletreeError):
+    """A task's grader has failed; a rollout that meets it is not graded."""
+
+
 class SandboxError(WhippletreeError):
     """A sandbox cannot be started or has failed; a rollout that meets it is not graded."""
 

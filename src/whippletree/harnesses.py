@@ -16,6 +16,7 @@ from whippletree.harness.levels import compose, load_space, paper_base, paper_sp
 from whippletree.harness.space import Config, HarnessSpace
 from whippletree.harness.spec import HarnessSpec
 from whippletree.harness.subagents import CENTRAL, central
+from whippletree.home import default_root
 from whippletree.rollout import adapters
 from whippletree.rollout.adapters import install
 from whippletree.rollout.blackbox import BlackBox, Terms
@@ -116,7 +117,7 @@ class Harnesses:
         if not self.is_program(name):
             return WhiteBox(self.spec(name))
         adapter, variant = adapters.find(name, self._adapters)
-        installation = install.installed(adapter, install.default_root())
+        installation = install.installed(adapter, default_root())
         if installation is None:
             raise HarnessError(f"{name} is not installed: run `whippletree harness install {adapter.name}`")
         return BlackBox(adapter, variant, installation, gateway, terms)

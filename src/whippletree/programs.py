@@ -14,6 +14,7 @@ from rich.table import Table
 from whippletree.config import HarnessesSection
 from whippletree.errors import HarnessError
 from whippletree.harnesses import Harnesses
+from whippletree.home import default_root
 from whippletree.rollout import adapters
 from whippletree.rollout.adapters import install as installer
 from whippletree.show import JsonOption, err, harness_app, out, wait_for
@@ -46,7 +47,7 @@ def harness_install(
     wanted = list(known) if names == ["all"] else names
     chosen = [adapters.find(name, known)[0] for name in wanted]
     for adapter in dict.fromkeys(chosen):
-        installer.install(adapter, installer.default_root(), lambda text: err.print(text, markup=False, soft_wrap=True))
+        installer.install(adapter, default_root(), lambda text: err.print(text, markup=False, soft_wrap=True))
 
 
 @harness_app.command("doctor")
@@ -87,7 +88,7 @@ def harness_doctor(
 
 def _programs(extra: list[str]) -> Iterator[dict[str, str]]:
     """One row for each variant."""
-    root = installer.default_root()
+    root = default_root()
     for adapter in adapters.known(extra).values():
         installed = "yes" if installer.installed(adapter, root) else "no"
         for suffix, variant in adapter.variants.items():

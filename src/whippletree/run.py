@@ -24,7 +24,7 @@ from whippletree.algorithms.base import Algorithm, Credit
 from whippletree.chat.base import Renderer
 from whippletree.chat.compact import CompactRenderer
 from whippletree.chat.template import TemplateRenderer
-from whippletree.config import PolicySection, RunConfig, TasksSection, parse
+from whippletree.config import PolicySection, RunConfig, parse
 from whippletree.errors import ConfigError, PolicyError, SandboxError
 from whippletree.gateway.server import Gateway
 from whippletree.harness.hooks import COUNT as HOOK
@@ -39,14 +39,25 @@ from whippletree.sandbox import Sandboxes, open_sandboxes
 from whippletree.schedule.base import Plan
 from whippletree.schedule.checked import Checked
 from whippletree.store.run_dir import RunStore, StepRecord
-from whippletree.tasks import SOURCES, Paddock
-from whippletree.types import Group, ModelCall, Part, Rollout, Sampling, Scheduler, Task, TaskSource
+from whippletree.tasks import Paddock, TaskSource
+from whippletree.tasks.suites import open_source
+from whippletree.types import Group, ModelCall, Part, Rollout, Sampling, Scheduler, Task
 
 log = logging.getLogger(__name__)
 
 
-def task_source(section: TasksSection) -> TaskSource:
-    return SOURCES[section.source](tiers=section.tiers, kinds=section.kinds)
+def task_source(config: RunConfig) -> TaskSource:
+    """Raises TaskError where the suite is not here, or cannot be used as the configuration says."""
+    section = config.tasks
+    if section.source == "paddock":
+        return Paddock(tiers=section.tiers, kinds=section.kinds)
+    return open_source(
+        section.source,
+        section.kinds,
+        quarantined=section.quarantined,
+        training=config.steps > 0,
+        isolated=config.sandbox.kind != "process",
+    )
 
 
 def open_policy(section: PolicySection) -> LocalPolicy:
@@ -122,7 +133,7 @@ class Run:
     def evaluation_tasks(self) -> Sequence[Task]:
         """The split that is evaluated on, without the kinds that training does not show unless they are asked for."""
         section = self.config.evaluate
-        if section.new_kinds:
+        if section.new_kinds or not isinstance(self.tasks, Paddock):  # others show all kinds in all splits
             return self.tasks.tasks(section.split)
         trained = Paddock(self.config.tasks.tiers, self.config.tasks.kinds).kinds_of(self.config.tasks.split)
         return Paddock(kinds=trained).tasks(section.split)
@@ -203,7 +214,7 @@ async def open_run(config: RunConfig, store: RunStore) -> AsyncGenerator[Run]:
     Everything that the user may have got wrong is found here, before the first rollout.
     """
     harnesses = Harnesses(config.harnesses)
-    tasks = task_source(config.tasks)
+    tasks = task_source(config)
     plan = Plan(
         harnesses=harnesses.names(config.harnesses.train, config.seed),
         distance=harnesses.distance,

@@ -1,4 +1,4 @@
-"""The commands that only look: at the space of harnesses, single harnesses, tasks and configurations."""
+"""The commands that only look: at the space of harnesses, single harnesses and configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 space_app = typer.Typer(no_args_is_help=True, help="The space of harnesses and its designs.")
 harness_app = typer.Typer(no_args_is_help=True, help="Single harnesses.")
-tasks_app = typer.Typer(no_args_is_help=True, help="Suites of tasks.")
 config_app = typer.Typer(no_args_is_help=True, help="Configurations.")
 
 out = Console(highlight=False)
@@ -102,13 +101,13 @@ def harness_show(
 ) -> None:
     """Print exactly what the model would see; with --json the spec and its hash."""
     from whippletree.harness.describe import describe
-    from whippletree.tasks.paddock import Paddock
+    from whippletree.tasks.suites import task_by_id
 
     spec = _harnesses(space, draw_names).spec(name)
     if as_json:
         out.print_json(json.dumps({"hash": spec.content_hash, "spec": spec.model_dump(mode="json")}))
     else:
-        out.print(describe(spec, Paddock().task_by_id(task) if task else None), markup=False, soft_wrap=True)
+        out.print(describe(spec, task_by_id(task) if task else None), markup=False, soft_wrap=True)
 
 
 @harness_app.command("diff")
@@ -166,52 +165,6 @@ def harness_hooks(as_json: JsonOption = False) -> None:
             at = "any event" if len(entry.events) == len(FITS) else ", ".join(entry.events) or "as its parts"
             table.add_row(*map(escape, (entry.name, given, at, entry.about)))
         out.print(table)
-
-
-@tasks_app.command("list")
-def tasks_list(as_json: JsonOption = False) -> None:
-    """List the kinds of task of the built-in suite."""
-    from whippletree.tasks.paddock.kinds import KINDS
-
-    if as_json:
-        out.print_json(json.dumps([{"name": k.name, "tier": k.tier, "splits": k.splits} for k in KINDS.values()]))
-        return
-    table = Table("kind", "tier", "splits", box=None)
-    for kind in KINDS.values():
-        table.add_row(kind.name, str(kind.tier), " ".join(kind.splits))
-    out.print(table)
-
-
-@tasks_app.command("show")
-def tasks_show(task_id: Annotated[str, typer.Argument(help="For example paddock/train/copy/17.")]) -> None:
-    """Print one task: instruction, files, and the commands that solve it."""
-    from whippletree.tasks.paddock import Paddock
-
-    task = Paddock().task_by_id(task_id)
-    out.print(f"{task.instruction}\n", markup=False, soft_wrap=True)
-    for path, text in task.files.items():
-        out.print(f"--- {path}\n{text.rstrip()}", markup=False, soft_wrap=True)
-    out.print(f"--- gold\n{task.gold}", markup=False, soft_wrap=True)
-
-
-@tasks_app.command("check")
-def tasks_check(
-    kinds: Annotated[list[str] | None, typer.Argument(help="Kinds to check; all by default.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Instances of each kind.")] = 5,
-    sandbox: Annotated[str, typer.Option(help="bubblewrap or process.")] = "bubblewrap",
-) -> None:
-    """Show that gold passes, doing nothing earns nothing, and near misses fail."""
-    from whippletree.check import check_kinds
-
-    unsound = 0
-    table = Table("kind", "instances", "gold fails", "untouched earns", "near misses pass", box=None)
-    for found in wait_for(check_kinds(kinds or (), seeds, sandbox), "nothing is kept of a check"):
-        unsound += not found.sound
-        counts = (found.gold_fails, found.untouched_earns, found.near_miss_passes)
-        table.add_row(found.kind, str(found.seeds), *(str(len(count)) for count in counts))
-    out.print(table)
-    if unsound:
-        raise typer.Exit(1)
 
 
 @config_app.command("explain")

@@ -198,6 +198,15 @@ class Task:
     check: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """What the source's grader needs; never shown to the policy."""
     habit: str = ""  # what a careless agent does, as `gold`, in a task that is about a weak habit
+    tree: Path | None = None
+    """A directory of the host that is copied into the workspace, beside `files`: where they are many, or no text."""
+    workspace_at: str = ""
+    """A second path at which the workspace is seen inside, for tasks and graders that name it."""
+    tools: Path | None = None
+    """A directory of the host that is seen inside, read-only, with its `bin` first in PATH."""
+    timeout_s: float | None = None
+    """Wall seconds of one rollout; a run may allow less, but not more."""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +219,6 @@ class Reward:
     @property
     def passed(self) -> bool:
         return self.value >= 1.0
-
-
-class TaskSource(Protocol):
-    """A suite of tasks with its grader."""
-
-    name: str
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, in a fixed order; a procedural source makes each on access."""
-        ...
-
-    def grade(self, task: Task, workspace: Path) -> Reward:
-        """Judge the final workspace; deterministic, never runs anything from it, never raises on hostile content."""
-        ...
 
 
 # ---- acting -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from whippletree.harness.levels import compose, paper_base, paper_space
 from whippletree.rollout.lifecycle import World
 from whippletree.rollout.whitebox import WhiteBox
 from whippletree.sandbox import open_sandboxes
+from whippletree.sandbox.base import BARE
 from whippletree.tasks.paddock import Paddock
 from whippletree.types import Assignment, Message, Sampling, TokenSample, ToolCall
 
@@ -75,10 +76,10 @@ class Watched:
         self.inner, self.before_open = inner, before_open
         self.opened = []
 
-    async def open(self, files, furnishing=None):
+    async def open(self, files, furnishing=None, scene=BARE):
         if self.before_open is not None:
             await self.before_open()
-        sandbox = await self.inner.open(files, furnishing)
+        sandbox = await self.inner.open(files, furnishing, scene)
         self.opened.append(sandbox)
         return sandbox
 
@@ -93,11 +94,10 @@ class Watched:
 
 def make_world(policy, sandboxes=None, **changes):
     settings = {"sampling": Sampling(max_tokens=64), "seed": 0, "max_calls": 20, "max_tokens": 5000, "timeout_s": 600.0}
-    harness = {"harness": lambda name: WhiteBox(spec(name))}
+    harness = {"harness": lambda name: WhiteBox(spec(name)), "tasks": PADDOCK}
     return World(
         policy=policy,
         sandboxes=sandboxes or Watched(open_sandboxes("process")),
-        tasks=PADDOCK,
         **settings | harness | changes,
     )
 

@@ -18,9 +18,10 @@ from threading import Thread
 import pytest
 
 from whippletree.errors import HarnessError
+from whippletree.home import default_root
+from whippletree.python import furnish_python
 from whippletree.rollout.adapters.base import Adapter, Npm, Pip, ShellTool
-from whippletree.rollout.adapters.install import default_root, install, installed
-from whippletree.rollout.adapters.python import furnish_python
+from whippletree.rollout.adapters.install import install, installed
 
 needs_npm = pytest.mark.skipif(not (shutil.which("npm") and shutil.which("node")), reason="npm is not installed")
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="pip is not installed")

@@ -62,7 +62,7 @@ def program(tmp_path, script):
     )
 
 
-def play(tmp_path, script, policy, *, idle_timeout_s=60.0, rules=None, **limits):
+def play(tmp_path, script, policy, *, idle_timeout_s=60.0, rules=None, task=None, **limits):
     adapter = replace(program(tmp_path, script), rules=rules or Rules())
 
     async def once():
@@ -72,7 +72,8 @@ def play(tmp_path, script, policy, *, idle_timeout_s=60.0, rules=None, **limits)
         sandboxes = open_sandboxes(SANDBOX)
         try:
             world = replace(make_world(policy, sandboxes, **limits), harness=lambda _: runner)
-            return await roll_out_once(world, assignment(), "r")
+            asked = replace(assignment(), task=task) if task else assignment()
+            return await roll_out_once(world, asked, "r")
         finally:
             await sandboxes.close()
             await gateway.stop()

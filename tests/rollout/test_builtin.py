@@ -28,6 +28,12 @@ def test_create_view_replace_insert(tmp_path):
     assert (tmp_path / "a/b/elm.txt").read_text() == "x"
 
 
+def test_the_workspace_may_have_a_second_path(tmp_path):
+    asked = {"command": "create", "path": "/root/.agent/work/a.txt", "file_text": "x"}
+    assert builtin.edit(tmp_path, asked).exit_code == 1
+    assert builtin.edit(tmp_path, asked, also_at="/root/.agent/work") == ExecResult("created a.txt", 0)
+
+
 @pytest.mark.parametrize(
     ("before", "line", "after"),
     [

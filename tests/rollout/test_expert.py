@@ -12,6 +12,7 @@ from whippletree.rollout.expert import Expert
 from whippletree.rollout.lifecycle import roll_out_once
 from whippletree.rollout.whitebox import run
 from whippletree.sandbox import open_sandboxes
+from whippletree.tasks.base import Ending
 from whippletree.types import Message, Request, StopReason
 
 HARNESSES = ["S0T0O0C0W0", "S1T2O2C2W2", "S0T1O1C1W1"]
@@ -25,7 +26,7 @@ async def attempt(sandboxes, harness, task, **slips):
     try:
         outcome = await run(spec(harness), task, sandbox, expert, random.Random(0))
         await sandbox.stop()
-        return expert, outcome, PADDOCK.grade(task, sandbox.workspace)
+        return expert, outcome, await PADDOCK.grade(task, Ending(sandbox.workspace))
     finally:
         await sandbox.close()
 

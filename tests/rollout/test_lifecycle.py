@@ -6,6 +6,7 @@ from scripted_policy import RENDERER, ScriptedPolicy, Watched, assignment, bash,
 from whippletree.errors import ContextOverflow, PolicyError, SandboxError
 from whippletree.rollout.lifecycle import roll_out_once
 from whippletree.sandbox import open_sandboxes
+from whippletree.sandbox.base import BARE
 from whippletree.types import StopReason
 
 COPY = assignment("copy")
@@ -98,10 +99,10 @@ class Failing(Watched):
         super().__init__(open_sandboxes("process"))
         self.method, self.error = method, error
 
-    async def open(self, files, furnishing=None):
+    async def open(self, files, furnishing=None, scene=BARE):
         if self.method == "open":
             raise self.error
-        sandbox = await super().open(files, furnishing)
+        sandbox = await super().open(files, furnishing, scene)
 
         async def fail(*args):
             raise self.error

@@ -11,7 +11,7 @@ import pytest
 
 from whippletree.errors import SandboxError
 from whippletree.sandbox import SandboxLimits, open_sandboxes
-from whippletree.sandbox.base import Furnishing
+from whippletree.sandbox.base import BARE, Furnishing, Scene
 from whippletree.types import Sandbox
 
 Script = Callable[[Sandbox], Awaitable[Any]]
@@ -23,6 +23,7 @@ class Play(Protocol):
         script: Script,
         files: Mapping[str, str] | None = None,
         furnishing: Furnishing | None = None,
+        scene: Scene = BARE,
         **limits: float,
     ) -> Any: ...
 
@@ -45,12 +46,13 @@ def player(kind: str) -> Play:
         script: Script,
         files: Mapping[str, str] | None = None,
         furnishing: Furnishing | None = None,
+        scene: Scene = BARE,
         **limits: float,
     ) -> Any:
         async def main() -> Any:
             sandboxes = open_sandboxes(kind, SandboxLimits(**{"command_timeout_s": 20.0, **limits}))
             try:
-                return await script(await sandboxes.open(files or {}, furnishing))
+                return await script(await sandboxes.open(files or {}, furnishing, scene))
             finally:
                 await sandboxes.close()
 

@@ -142,7 +142,7 @@ def test_a_program_that_is_not_there_is_refused_at_once(play, program):
     async def script(_sandbox):
         pass
 
-    with pytest.raises(SandboxError, match=f"{program}/none.* install the program again"):
+    with pytest.raises(SandboxError, match=f"{program}/none.* install it again"):
         play(script, furnishing=furnished(program / "none"))
 
 

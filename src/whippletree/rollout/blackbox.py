@@ -100,6 +100,8 @@ class BlackBox:
             max_tokens=terms.max_tokens,
         )
         launch = materialise(self.adapter, self.variant, place)
+        if tools := attempt.task.tools:
+            launch.env["PATH"] = f"{sandbox.inside(tools)}/bin:{launch.env['PATH']}"
         sandbox.write_home(launch.files)
         running = asyncio.ensure_future(_run_all(sandbox, launch))
         watching = asyncio.ensure_future(_until_it_must_stop(wire, terms.idle_timeout_s))

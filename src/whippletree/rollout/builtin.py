@@ -11,7 +11,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -34,23 +34,28 @@ class _EditError(Exception):
         self.argument = argument
 
 
-async def call(sandbox: Sandbox, meant: CanonicalCall) -> ExecResult:
-    """Run a tool. Raises SandboxError where the sandbox has failed."""
+async def call(sandbox: Sandbox, meant: CanonicalCall, also_at: str = "") -> ExecResult:
+    """Run a tool; `also_at` is a second path of the workspace. Raises SandboxError where the sandbox has failed."""
     if meant.name == "execute_bash":
         command: str = meant.arguments["command"]
         if not _plain(command):
             return ExecResult("error: the command has a null byte or half a surrogate pair", exit_code=1)
         return await sandbox.run(command)
-    return edit(sandbox.workspace, meant.arguments, meant.shown)
+    return edit(sandbox.workspace, meant.arguments, meant.shown, also_at)
 
 
-def edit(workspace: Path, arguments: Mapping[str, Json], shown: Mapping[str, str] = MappingProxyType({})) -> ExecResult:
+def edit(
+    workspace: Path,
+    arguments: Mapping[str, Json],
+    shown: Mapping[str, str] = MappingProxyType({}),
+    also_at: str = "",
+) -> ExecResult:
     """Run file_editor: view, create, str_replace or insert. What the model did wrong is a result with exit code 1.
 
     `shown` gives the names of the arguments in messages, where they are not the canonical ones.
     """
     try:
-        parts = _parts(workspace, arguments["path"])
+        parts = _parts(arguments["path"], (ROOT, str(workspace), also_at))
         output = _COMMANDS[arguments["command"]](workspace, parts, arguments)
         return ExecResult(output[:MAX_OUTPUT_CHARS], exit_code=0, truncated=len(output) > MAX_OUTPUT_CHARS)
     except _EditError as error:
@@ -71,12 +76,12 @@ def _plain(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _parts(workspace: Path, path: str) -> list[str]:
-    """The names on the way from the workspace to `path`; none for the workspace itself."""
+def _parts(path: str, roots: Sequence[str]) -> list[str]:
+    """The names on the way from the workspace, which may be called by any of `roots`; none for the workspace itself."""
     if not _plain(path):
         raise _EditError("the path has a null byte or half a surrogate pair")
     shown = posixpath.normpath(path)
-    for root in (ROOT, str(workspace)):
+    for root in filter(None, roots):
         if shown == root or shown.startswith(root + "/"):
             shown = shown[len(root) :].lstrip("/") or "."
             break

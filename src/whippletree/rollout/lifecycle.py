@@ -19,8 +19,9 @@ from whippletree.gateway.capture import CaptureSession
 from whippletree.policy.base import Policy
 from whippletree.rollout.runner import Attempt, Outcome, Runner
 from whippletree.rollout.timing import Stopwatch, TimedSampler, TimedSandbox
-from whippletree.sandbox.base import Sandboxes
-from whippletree.types import Assignment, Reward, Rollout, Sampling, StopReason, TaskSource
+from whippletree.sandbox.base import Sandboxes, Scene
+from whippletree.tasks.base import Ending, TaskSource
+from whippletree.types import Assignment, Reward, Rollout, Sampling, StopReason
 
 
 def seed_of(world: World, rollout_id: str) -> int:
@@ -95,8 +96,9 @@ async def _attempt(
     """Act in a sandbox that is closed whatever happens, and grade what is left in it."""
     task, runner = assignment.task, world.harness(assignment.harness)
     with stopwatch.measure("sandbox"):
-        sandbox = TimedSandbox(await world.sandboxes.open(task.files, runner.furnishing), stopwatch)
-    limit = asyncio.timeout(world.timeout_s)
+        scene = Scene(task.tree, task.workspace_at, task.tools)
+        sandbox = TimedSandbox(await world.sandboxes.open(task.files, runner.furnishing, scene), stopwatch)
+    limit = asyncio.timeout(min(world.timeout_s, task.timeout_s or world.timeout_s))
     try:
         try:
             async with limit:
@@ -107,7 +109,8 @@ async def _attempt(
             outcome = Outcome(StopReason.TIMEOUT)
         await sandbox.stop()
         with stopwatch.measure("grade"):
-            return outcome, world.tasks.grade(task, sandbox.workspace)
+            ending = Ending(sandbox.workspace, tuple(session.calls), world.sandboxes)
+            return outcome, await world.tasks.grade(task, ending)
     finally:
         await sandbox.close()
 

@@ -253,7 +253,7 @@ class _Episode:
     async def _carry_out(self, meant: tools.CanonicalCall) -> ExecResult:
         """In the sandbox, or by a sub-agent, whose final message is the output."""
         if meant.name != "delegate" or self.spec.subagents is None:
-            return await builtin.call(self.sandbox, meant)
+            return await builtin.call(self.sandbox, meant, self.task.workspace_at)
         task = replace(self.task, instruction=str(meant.arguments["task"]))
         helper = _Episode(subagent(self.spec), task, self.sandbox, self.session, self.rng, self.counts, kind="subagent")
         try:

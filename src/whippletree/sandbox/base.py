@@ -48,14 +48,37 @@ class Furnishing:
     reserve far more; of the output the last characters are kept, as they tell why a program ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a sandbox holds for a task, besides files of text."""
+
+    tree: Path | None = None
+    """A directory of the host that is copied into the workspace."""
+    workspace_at: str = ""
+    """A second path at which the workspace is seen; not without isolation."""
+    tools: Path | None = None
+    """A directory of the host that is seen inside, read-only; its `bin` comes first in PATH."""
+    grader: Path | None = None
+    """A directory of the host of which a copy is seen inside, read-only; not without isolation."""
+    limits: SandboxLimits | None = None
+    """Of this sandbox, where they are not those of all."""
+
+
+BARE = Scene()
+
+
 class Sandboxes(Protocol):
     """Opens sandboxes of one kind under one private root directory."""
 
-    async def open(self, files: Mapping[str, str], furnishing: Furnishing | None = None) -> Sandbox:
-        """A new sandbox whose workspace holds `files` (workspace-relative path -> text). No process is started yet.
+    async def open(
+        self, files: Mapping[str, str], furnishing: Furnishing | None = None, scene: Scene = BARE
+    ) -> Sandbox:
+        """A new sandbox whose workspace holds `files` (workspace-relative path -> text) and the scene's tree. No
+        process is started yet.
 
-        Raises SandboxError where a path is absolute, leaves the workspace or names a file and a directory at once, and
-        where the program's directory cannot be reached by the sandboxes' user.
+        Raises SandboxError where a path is absolute, leaves the workspace or names a file and a directory at once,
+        where the program's or the tools' directory cannot be reached by the sandboxes' user, and where the scene cannot
+        be had in this kind of sandbox.
         """
         ...
 

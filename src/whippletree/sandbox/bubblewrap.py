@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import Furnishing, SandboxLimits
+from whippletree.sandbox.base import BARE, Furnishing, SandboxLimits, Scene
 from whippletree.sandbox.host import HostSandboxes, Views
 from whippletree.sandbox.launch import Launch, limits_prologue
 from whippletree.sandbox.spawn import sandbox_owner, spawn
@@ -31,7 +31,9 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-VIEWS = Views(workspace="/workspace", home="/home/agent", program="/opt/harness")
+VIEWS = Views(
+    workspace="/workspace", home="/home/agent", program="/opt/harness", tools="/opt/tools", grader="/opt/grader"
+)
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC = {
@@ -61,21 +63,24 @@ def open_bubblewrap(limits: SandboxLimits, bwrap: str = "bwrap") -> HostSandboxe
         )
     root = WorkspaceRoot(sandbox_owner())
     try:
-        plain = command_line(program, make_system(root.path / "system"))
-        furnished = command_line(program, make_system(root.path / "furnished", (VIEWS.home, VIEWS.program)))
-        _probe(plain, root)
+        base = _Bases(program, root.path)
+        _probe(base.with_points(()), root)
     except BaseException:
         root.close()
         raise
 
-    def launch(place: Path, furnishing: Furnishing | None) -> Launch:
-        def argv(info: int) -> Sequence[str]:
-            base = furnished if furnishing else plain
-            return (*base, *binds(place, furnishing), "--info-fd", str(info), "bash", "--norc", "--noprofile")
+    def launch(place: Path, furnishing: Furnishing | None, scene: Scene) -> Launch:
+        command = (*base.with_points(mount_points(furnishing, scene)), *binds(place, furnishing, scene))
 
-        own = furnishing.limits if furnishing else limits
+        def argv(info: int) -> Sequence[str]:
+            return (*command, "--info-fd", str(info), "bash", "--norc", "--noprofile")
+
+        own = scene.limits or (furnishing.limits if furnishing else limits)
         prologue = limits_prologue(own, count_processes=True, furnished=furnishing is not None)
-        return Launch(argv, ENVIRONMENT, prologue, namespaced=True)
+        environment = ENVIRONMENT
+        if scene.tools is not None:
+            environment = {**ENVIRONMENT, "PATH": f"{VIEWS.tools}/bin:{ENVIRONMENT['PATH']}"}
+        return Launch(argv, environment, prologue, namespaced=True)
 
     return HostSandboxes(launch, limits, root, views=VIEWS)
 
@@ -116,6 +121,37 @@ def explain(stderr: str) -> str:
     return f"bubblewrap cannot make a sandbox: {advice} It said: {text[:300] or '(nothing)'}. {_PROCESS_HINT}"
 
 
+class _Bases:
+    """The command lines of one bubblewrap by the mount points that their root has, each made at first use."""
+
+    def __init__(self, program: str, root: Path) -> None:
+        self._program, self._root = program, root
+        self._made: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def with_points(self, points: tuple[str, ...]) -> tuple[str, ...]:
+        if points not in self._made:
+            system = make_system(self._root / f"system-{len(self._made)}", points)
+            self._made[points] = command_line(self._program, system)
+        return self._made[points]
+
+
+def mount_points(furnishing: Furnishing | None, scene: Scene) -> tuple[str, ...]:
+    """Where more than the workspace is seen. Raises SandboxError for a second path that the workspace cannot have."""
+    points = (VIEWS.home, VIEWS.program) if furnishing else ()
+    points += (VIEWS.tools,) if scene.tools else ()
+    points += (VIEWS.grader,) if scene.grader else ()
+    if not scene.workspace_at:
+        return points
+    path = Path(scene.workspace_at)
+    taken = (*_SYSTEM, "usr", "proc", "dev", "etc", "tmp", "workspace")
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in taken:
+        raise SandboxError(
+            f"the workspace cannot be seen at {scene.workspace_at!r}: expected an absolute path such as /srv/work, "
+            f"not below /{', /'.join(taken)}"
+        )
+    return (*points, str(path))
+
+
 def command_line(program: str, system: Path) -> tuple[str, ...]:
     """bwrap with the namespaces and the file system of `make_system`; `binds` and a program must follow."""
     flags = "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-net --unshare-cgroup-try"
@@ -132,13 +168,19 @@ def command_line(program: str, system: Path) -> tuple[str, ...]:
     return (program, *flags.split(), *more.split(), *newer, *mounts)
 
 
-def binds(place: Path, furnishing: Furnishing | None = None) -> tuple[str, ...]:
+def binds(place: Path, furnishing: Furnishing | None = None, scene: Scene = BARE) -> tuple[str, ...]:
     """The part of one sandbox, whose directory is `place`."""
     # /tmp is a directory rather than a tmpfs so that it outlives a restart of the shell.
     own = ("--bind", f"{place}/workspace", VIEWS.workspace, "--bind", f"{place}/tmp", "/tmp")
     if furnishing is not None:
         own += ("--bind", f"{place}/home", VIEWS.home, "--ro-bind", str(furnishing.program), VIEWS.program)
         own += ("--dev", "/dev")
+    if scene.tools is not None:
+        own += ("--ro-bind", str(scene.tools), VIEWS.tools)
+    if scene.grader is not None:
+        own += ("--ro-bind", f"{place}/grader", VIEWS.grader)
+    if scene.workspace_at:
+        own += ("--bind", f"{place}/workspace", scene.workspace_at)
     return (*own, "--chdir", VIEWS.workspace)
 
 

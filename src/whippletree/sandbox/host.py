@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import Furnishing, SandboxLimits
+from whippletree.sandbox.base import BARE, Furnishing, SandboxLimits, Scene
 from whippletree.sandbox.launch import Launch
 from whippletree.sandbox.network import BACKLOG, listen_in
 from whippletree.sandbox.shell import Shell
@@ -29,10 +29,12 @@ class Views(NamedTuple):
     workspace: str
     home: str
     program: str
+    tools: str
+    grader: str
 
 
 class HostSandbox:
-    """A `Sandbox` over a directory that holds `workspace`, `tmp` and, where it is furnished, `home`."""
+    """A `Sandbox` over a directory that holds `workspace`, `tmp` and, where they are asked for, `home` and `grader`."""
 
     def __init__(
         self,
@@ -91,14 +93,15 @@ class HostSandbox:
 
 
 class HostSandboxes:
-    """A `Sandboxes` that makes a directory for each sandbox and starts its shell as `launch(place, furnishing)` says.
+    """A `Sandboxes` that makes a directory for each sandbox and starts its shell as `launch(place, furnishing, scene)`
+    says.
 
     `views` is None where processes see the host's own paths.
     """
 
     def __init__(
         self,
-        launch: Callable[[Path, Furnishing | None], Launch],
+        launch: Callable[[Path, Furnishing | None, Scene], Launch],
         limits: SandboxLimits,
         root: WorkspaceRoot,
         views: Views | None,
@@ -110,23 +113,43 @@ class HostSandboxes:
         self._open: set[HostSandbox] = set()
         self._closed = False
 
-    async def open(self, files: Mapping[str, str], furnishing: Furnishing | None = None) -> HostSandbox:
+    async def open(
+        self, files: Mapping[str, str], furnishing: Furnishing | None = None, scene: Scene = BARE
+    ) -> HostSandbox:
         if self._closed:
             raise SandboxError("the sandboxes of this run are closed: none can be opened any more")
-        if furnishing is None:
-            place, limits = self._root.make(files), self._limits
+        for directory in (furnishing.program if furnishing else None, scene.tools):
+            if directory is not None:
+                check_reachable(directory, self._root.owner)
+        rooms: dict[str, Path | None] = {"workspace": scene.tree, "tmp": None}
+        rooms |= {"home": None} if furnishing else {}
+        rooms |= {"grader": scene.grader} if scene.grader else {}
+        if scene.tree or scene.grader:
+            place = await asyncio.to_thread(self._root.make, files, rooms)
         else:
-            check_reachable(furnishing.program, self._root.owner)
-            place, limits = self._root.make(files, ("workspace", "tmp", "home")), furnishing.limits
-        shell = Shell(self._launch(place, furnishing), limits, keep_last=furnishing is not None)
-        sandbox = HostSandbox(place, shell, self._open.discard, self._root.owner, self._seen_at(place, furnishing))
+            place = self._root.make(files, rooms)
+        limits = scene.limits or (furnishing.limits if furnishing else self._limits)
+        try:
+            launch = self._launch(place, furnishing, scene)
+        except SandboxError:
+            remove(place)
+            raise
+        shell = Shell(launch, limits, keep_last=bool(furnishing or scene.grader))
+        seen_at = self._seen_at(place, furnishing, scene)
+        sandbox = HostSandbox(place, shell, self._open.discard, self._root.owner, seen_at)
         self._open.add(sandbox)
         return sandbox
 
-    def _seen_at(self, place: Path, furnishing: Furnishing | None) -> dict[Path, str]:
-        outside = [place / "workspace", place / "home", *([furnishing.program] if furnishing else [])]
-        seen = self._views or [str(path) for path in outside]
-        return dict(zip(outside, seen, strict=False))
+    def _seen_at(self, place: Path, furnishing: Furnishing | None, scene: Scene) -> dict[Path, str]:
+        outside = (
+            place / "workspace",
+            place / "home",
+            furnishing and furnishing.program,
+            scene.tools,
+            place / "grader",
+        )
+        seen = self._views or tuple(map(str, outside))
+        return {path: view for path, view in zip(outside, seen, strict=True) if path is not None}
 
     async def close(self) -> None:
         self._closed = True

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whippletree.errors import SandboxError
-from whippletree.sandbox.base import Furnishing, SandboxLimits
+from whippletree.sandbox.base import Furnishing, SandboxLimits, Scene
 from whippletree.sandbox.host import HostSandboxes
 from whippletree.sandbox.launch import Launch, limits_prologue
 from whippletree.sandbox.spawn import sandbox_owner
@@ -32,17 +32,22 @@ def open_process(limits: SandboxLimits) -> HostSandboxes:
     def argv(_info: int) -> Sequence[str]:
         return (bash, "--norc", "--noprofile")
 
-    def launch(place: Path, furnishing: Furnishing | None) -> Launch:
+    def launch(place: Path, furnishing: Furnishing | None, scene: Scene) -> Launch:
+        if scene.workspace_at or scene.grader is not None:
+            raise SandboxError(
+                "a sandbox of plain processes can neither show the workspace at a second path nor keep a grader apart; "
+                'these tasks need sandbox.kind = "bubblewrap"'
+            )
         workspace = place / "workspace"
         environment = {
-            "PATH": _PATH,
+            "PATH": f"{scene.tools}/bin:{_PATH}" if scene.tools else _PATH,
             "HOME": str(workspace),
             "TMPDIR": str(place / "tmp"),
             "LANG": "C.UTF-8",
             "TERM": "dumb",
         }
         # Processes are counted per user over the whole machine here, so that a limit would hit the wrong ones.
-        own = furnishing.limits if furnishing else limits
+        own = scene.limits or (furnishing.limits if furnishing else limits)
         prologue = limits_prologue(own, count_processes=False, furnished=furnishing is not None)
         return Launch(argv, environment, prologue, namespaced=False, cwd=workspace)
 

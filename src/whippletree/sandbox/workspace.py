@@ -7,11 +7,14 @@ an unlocked root is a leftover and nothing else is.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import secrets
+import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from whippletree.errors import SandboxError
@@ -19,6 +22,12 @@ from whippletree.errors import SandboxError
 _PREFIX = "whippletree-sandboxes-"
 _ROOMY = 4 << 30
 """Free bytes that /dev/shm must have; containers often get 64 MiB."""
+MAX_ENTRIES = 100_000
+MAX_BYTES = 2 << 30
+"""Of a tree that is copied."""
+
+
+_ROOMS: Mapping[str, Path | None] = {"workspace": None, "tmp": None}
 
 
 class WorkspaceRoot:
@@ -29,23 +38,25 @@ class WorkspaceRoot:
         parent = place_for_roots()
         reap(parent)
         self.owner = owner
-        self._count = 0
+        self._numbers = itertools.count()
         self.path, self._lock = _make_locked(parent)
 
-    def make(self, files: Mapping[str, str], rooms: Sequence[str] = ("workspace", "tmp")) -> Path:
-        """A new directory that holds `rooms`, all the owner's, among them `workspace` with `files`.
+    def make(self, files: Mapping[str, str], rooms: Mapping[str, Path | None] = _ROOMS) -> Path:
+        """A new directory that holds `rooms`, all the owner's, among them `workspace` with `files`; a room with a path
+        holds a copy of that tree.
 
-        Raises SandboxError for a path that cannot be, and where the disk is full.
+        Raises SandboxError for a path that cannot be, for a tree that cannot be copied, and where the disk is full.
         """
-        place = self.path / str(self._count)
-        self._count += 1
+        place = self.path / str(next(self._numbers))
         try:
             place.mkdir()
             place.chmod(0o755)  # whatever the umask
             for name in rooms:
                 (place / name).mkdir(0o700)
             fill(place / "workspace", files, self.owner)
-            for name in rooms:
+            for name, tree in rooms.items():
+                if tree is not None:
+                    copy_tree(tree, place / name, self.owner)
                 os.chown(place / name, *self.owner)
         except OSError as error:
             remove(place)
@@ -102,23 +113,74 @@ def fill(directory: Path, files: Mapping[str, str], owner: tuple[int, int]) -> N
             file.write(text.encode("utf-8", errors="replace"))
 
 
+def copy_tree(source: Path, target: Path, owner: tuple[int, int]) -> None:
+    """Copy a tree that no process changes any more into a directory, where what it holds must not lie yet.
+
+    Modes and times are kept. Symbolic links are copied and never followed, hard links become files, pipes and sockets
+    are left out. Raises SandboxError for a tree that is larger than MAX_ENTRIES or MAX_BYTES, or cannot be copied.
+    """
+    seen = size = 0
+    waiting, directories = [Path()], [(target, source.stat())]
+    try:
+        while waiting:
+            inner = waiting.pop()
+            with os.scandir(source / inner) as entries:
+                for entry in entries:
+                    seen, status = seen + 1, entry.stat(follow_symlinks=False)
+                    size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+                    if seen > MAX_ENTRIES or size > MAX_BYTES:
+                        raise SandboxError(
+                            f"{source} is too large to be copied: at most {MAX_ENTRIES} files and {MAX_BYTES >> 20} MiB"
+                        )
+                    if _copy_entry(entry.path, status, target / inner / entry.name, owner):
+                        waiting.append(inner / entry.name)
+                        directories.append((target / inner / entry.name, status))
+        for path, status in reversed(directories):  # now that nothing is made in them any more
+            path.chmod(stat.S_IMODE(status.st_mode) & 0o777 if path != target else 0o700)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    except OSError as error:
+        raise SandboxError(f"{source} cannot be copied: {error.strerror} ({error.filename!r:.200})") from error
+
+
+def _copy_entry(source: str, status: os.stat_result, target: Path, owner: tuple[int, int]) -> bool:
+    """Copy one entry; whether it is a directory, whose entries are to follow."""
+    kind, mode = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode) & 0o777
+    if kind == stat.S_IFLNK:
+        target.symlink_to(os.readlink(source))  # noqa: PTH115 (keeps what it says to the letter)
+    elif kind == stat.S_IFDIR:
+        if mode & 0o500 != 0o500:  # their owner may have locked himself out
+            os.chmod(source, mode | 0o700)  # noqa: PTH101
+        target.mkdir(0o700, exist_ok=True)
+    elif kind == stat.S_IFREG:
+        if not mode & 0o400:
+            os.chmod(source, mode | 0o400)  # noqa: PTH101
+        with Path(source).open("rb") as old, target.open("xb") as new:
+            shutil.copyfileobj(old, new)
+        target.chmod(mode)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        return False
+    os.chown(target, *owner, follow_symlinks=False)
+    return kind == stat.S_IFDIR
+
+
 def check_reachable(directory: Path, owner: tuple[int, int]) -> None:
     """Raise SandboxError where the sandboxes' user cannot read a directory of the host."""
     if os.geteuid() != 0:  # then sandboxes are this user's
         if not os.access(directory, os.R_OK | os.X_OK):
-            raise SandboxError(f"{directory} is not there or cannot be read: install the program again")
+            raise SandboxError(f"{directory} is not there or cannot be read: install it again")
         return
     real = directory.resolve()
     for path in (real, *real.parents):
         try:
             status = path.stat()
         except OSError as error:
-            raise SandboxError(f"{path} cannot be read ({error.strerror}): install the program again") from error
+            raise SandboxError(f"{path} cannot be read ({error.strerror}): install it again") from error
         mode = status.st_mode >> (6 if status.st_uid == owner[0] else 3 if status.st_gid == owner[1] else 0)
         if not mode & 0o1 or (path == real and not mode & 0o4):
             raise SandboxError(
                 f"{directory} cannot be reached by the sandboxes' user, because of {path}: set WHIPPLETREE_HOME to a "
-                "directory below which every user may read, and install the program again"
+                "directory below which every user may read, and install it again"
             )
 
 

@@ -1,14 +1,12 @@
 """What is asked and how it is graded.
 
-A source is a class with `name`, `tasks(split)` and `grade(task, workspace)` (`types.TaskSource`), in one file or folder
-and one line of the table below. Invariant: grading never runs anything from a workspace and never raises because of it.
+A source has `name`, `tasks(split)` and `grade(task, ending)` (`base.TaskSource`). The built-in one is in `paddock/`; a
+suite from elsewhere is one file that ends with a `base.Suite`, and one line in the table of `suites`. Invariant: the
+graders of this package run nothing from a workspace; those of suites are code and run in sandboxes of their own.
 """
 
-from collections.abc import Callable
-
+from whippletree.tasks.base import Ending, Suite, TaskSource
 from whippletree.tasks.paddock import Paddock
-from whippletree.types import TaskSource
+from whippletree.tasks.suites import SUITES
 
-SOURCES: dict[str, Callable[..., TaskSource]] = {"paddock": Paddock}
-
-__all__ = ["SOURCES", "Paddock"]
+__all__ = ["SUITES", "Ending", "Paddock", "Suite", "TaskSource"]

@@ -9,11 +9,11 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import overload
 
 from whippletree.errors import TaskError
+from whippletree.tasks.base import Ending
 from whippletree.tasks.paddock.checks import grade
 from whippletree.tasks.paddock.kind import SPLITS, Instance, Kind
 from whippletree.tasks.paddock.kinds import KINDS
@@ -78,9 +78,9 @@ class Paddock:
                     "paddock/train/copy/17, with a kind that is in that split"
                 )
 
-    def grade(self, task: Task, workspace: Path) -> Reward:
-        """Parts: one per goal, and `untouched`; see `checks.grade`."""
-        return grade(task.files, task.check["goals"], workspace)
+    async def grade(self, task: Task, ending: Ending) -> Reward:
+        """Parts: one per goal, and `untouched`; see `checks.grade`. Nothing is run and nothing waited for."""
+        return grade(task.files, task.check["goals"], ending.workspace)
 
 
 def make_task(split: str, kind: Kind, number: int) -> Task:

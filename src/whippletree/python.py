@@ -1,4 +1,4 @@
-"""A Python of its own for a harness, which runs wherever its directory is mounted.
+"""A Python of its own for a harness or for the tools of a suite, which runs wherever its directory is mounted.
 
 Where sandboxes see a Python that is new enough, the directory becomes a virtual environment of that one; else the
 running interpreter's installation is copied into it. Both have `bin/python`, and install into themselves.
@@ -10,10 +10,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from whippletree.home import Problem, run_installer
+
+SYSTEM = Path("/usr")
+"""What sandboxes see of the host."""
 _LEFT_OUT = ("site-packages", "test", "tests", "idlelib", "turtledemo", "EXTERNALLY-MANAGED", "config-*", "*.a")
+
+
+def install_python(prefix: Path, requirements: Sequence[str], at_least: tuple[int, int], problem: Problem) -> None:
+    """Make a Python in an empty directory, with what pip finds for `requirements`. Raises `problem` where it fails."""
+    python = furnish_python(prefix, SYSTEM, at_least)
+    command = (sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--no-input")
+    run_installer([*command, "install", "--quiet", *requirements], requirements[0], problem)
 
 
 def furnish_python(prefix: Path, system: Path, at_least: tuple[int, int]) -> Path:
