@@ -1,4 +1,4 @@
-"""Whole runs: PPO in one piece and in two, and graders that fail to give numbers."""
+"""Whole runs: PPO and Harness-RL in one piece and in two, and graders that fail to give numbers."""
 
 import pytest
 import torch
@@ -13,6 +13,11 @@ PPO = {
     "algorithm": {"type": "ppo", "value_steps": 1, "kl": 0.1, "critic_lr": 1e-3},
     "evaluate": {"rollouts_per_set": 2},
 }
+HARNESS_RL = {
+    "algorithm": {"type": "harness-rl", "probe_tokens": 4, "other_weight": 0.5},
+    "evaluate": {"rollouts_per_set": 2},
+}
+KEPT = ("critic.pt", "units.pt")
 
 
 def read(path):
@@ -24,8 +29,9 @@ def read(path):
             if name != "wall_s" and not name.startswith("cpu_s/")
         }
         checkpoint = store.checkpoints()[2]
-    critic = torch.load(checkpoint / "critic.pt", weights_only=True)
-    return metrics, (checkpoint / "model.safetensors").read_bytes(), critic["weights"]
+    kept = next(torch.load(checkpoint / name, weights_only=True) for name in KEPT if (checkpoint / name).exists())
+    state = kept["weights"] if "weights" in kept else {name: torch.cat(sums) for name, sums in kept["sums"].items()}
+    return metrics, (checkpoint / "model.safetensors").read_bytes(), state
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +58,42 @@ class Stop(Exception):
     pass
 
 
-def test_a_run_in_two_pieces_is_the_run_in_one(whole, create, act, tmp_path):
-    async def train_to_step_2(run):
-        def stop(rollout):
-            if rollout.step == 2:
-                raise Stop
+async def train_to_step_2(run):
+    def stop(rollout):
+        if rollout.step == 2:
+            raise Stop
 
-        run.progress = stop
-        await train(run)
+    run.progress = stop
+    await train(run)
 
-    path = tmp_path / "stopped"
-    config = create(path, PPO)
+
+def in_two_pieces(path, changes, create, act):
+    config = create(path, changes)
     with pytest.raises(ExceptionGroup) as stopped:
         act(path, config, train_to_step_2)
     assert stopped.group_contains(Stop)
     act(path, config, train)
+
+
+def test_a_run_in_two_pieces_is_the_run_in_one(whole, create, act, tmp_path):
+    path = tmp_path / "stopped"
+    in_two_pieces(path, PPO, create, act)
     found, expected = read(path), whole
     assert found[:2] == expected[:2]
     assert all(torch.equal(found[2][name], expected[2][name]) for name in expected[2])
+
+
+def test_parts_of_calls_are_trained_through_their_units_and_go_on_where_they_stopped(create, act, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    act(whole, create(whole, HARNESS_RL), train)
+    in_two_pieces(stopped, HARNESS_RL, create, act)
+    found, expected = read(stopped), read(whole)
+    assert found[:2] == expected[:2]
+    assert all(torch.equal(found[2][name], expected[2][name]) for name in ("action", "argument", "other"))
+    last = {name: value for (step, name), value in found[0].items() if step == 2}
+    assert 0.25 < last["units/chosen"] < 0.75 + last["units/shared"]
+    assert 0 not in (last["loss/action"], last["loss/argument"], last["loss/other"], last["grad_norm"])
+    assert last["loss"] == pytest.approx(last["loss/action"] + last["loss/argument"] + last["loss/other"], abs=1e-6)
 
 
 class NowAndThen:
