@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
 
@@ -92,14 +92,24 @@ class Watched:
         return [sandbox.workspace for sandbox in self.opened if sandbox.workspace.exists()]
 
 
-def make_world(policy, sandboxes=None, **changes):
+def make_world(policy, sandboxes, **changes):
     settings = {"sampling": Sampling(max_tokens=64), "seed": 0, "max_calls": 20, "max_tokens": 5000, "timeout_s": 600.0}
     harness = {"harness": lambda name: WhiteBox(spec(name)), "tasks": PADDOCK}
     return World(
         policy=policy,
-        sandboxes=sandboxes or Watched(open_sandboxes("process")),
+        sandboxes=sandboxes,
         **settings | harness | changes,
     )
+
+
+@asynccontextmanager
+async def opened_world(policy, **changes):
+    """A world whose sandboxes are closed at the end."""
+    sandboxes = open_sandboxes("process")
+    try:
+        yield make_world(policy, sandboxes, **changes)
+    finally:
+        await sandboxes.close()
 
 
 def assignment(kind="copy", number=0, harness=BASE, num_rollouts=1, step=0):

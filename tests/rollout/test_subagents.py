@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from scripted_policy import PADDOCK, ScriptedPolicy, assignment, make_world
+from scripted_policy import PADDOCK, ScriptedPolicy, assignment, opened_world
 from test_whitebox import bash, last, play, say
 
 from whippletree.algorithms.grpo import GRPO
@@ -106,9 +106,14 @@ NAME = "central:S0T1O1C1W2"
 def rollouts():
     """By the number of the task."""
     harnesses = Harnesses(HarnessesSection())
-    world = make_world(ScriptedPolicy([]), session=expert_session, harness=lambda name: WhiteBox(harnesses.spec(name)))
     asked = [assignment("move_to_folder", number, NAME) for number in range(2)]
-    return [asyncio.run(roll_out_once(world, each, f"r{number}")) for number, each in enumerate(asked)]
+    changes = {"session": expert_session, "harness": lambda name: WhiteBox(harnesses.spec(name))}
+
+    async def play():
+        async with opened_world(ScriptedPolicy([]), **changes) as world:
+            return [await roll_out_once(world, each, f"r{number}") for number, each in enumerate(asked)]
+
+    return asyncio.run(play())
 
 
 def test_the_expert_solves_tasks_through_sub_agents(rollouts):

@@ -3,12 +3,11 @@
 import asyncio
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_policy import ScriptedPolicy, assignment, make_world
+from scripted_policy import ScriptedPolicy, assignment, opened_world
 from scripted_policy import bash as bash_message
 from scripted_policy import say as say_message
 from test_whitebox import TASK, Script, ShellSandbox, bash, last, say
@@ -212,8 +211,12 @@ def test_activations_are_in_the_counts_of_a_rollout():
         "broken": {"event": "session_start", "condition": "always", "action": "warn"},
     }
     policy = ScriptedPolicy([bash_message("true"), bash_message("true"), say_message("done.")])
-    world = replace(make_world(policy), harness=lambda name: WhiteBox(harness(hooks)))
-    (group,) = asyncio.run(roll_out(world, [assignment()], concurrency=1))
+
+    async def play():
+        async with opened_world(policy, harness=lambda name: WhiteBox(harness(hooks))) as world:
+            return await roll_out(world, [assignment()], concurrency=1)
+
+    (group,) = asyncio.run(play())
     (rollout,) = group.rollouts
     assert rollout.error is None
     assert {name: count for name, count in rollout.counts.items() if name.startswith("hook/")} == {
