@@ -2,7 +2,7 @@
 
 `python benchmarks/growth.py` writes benchmarks/growth.json. Each point is a step of GRPO with nano through the engine:
 real sampling, real learning, real sandboxes; scripted are the lengths alone, so that a point is what it says: every
-reply has the same number of tokens, and after each but the last the same command runs. One quantity grows at a time.
+reply has the same number of tokens, and after each the same command runs. One quantity grows at a time.
 CPU seconds are those of this process and of its sandboxes, as a run counts them.
 """
 
@@ -92,11 +92,10 @@ class FixedTurns:
 
     async def run(self, attempt: Attempt) -> Outcome:
         messages = [Message("user", attempt.task.instruction)]
-        for turn in range(self.turns):
+        for _ in range(self.turns):
             completion = await attempt.session.complete(Request(tuple(messages)))
-            if turn + 1 < self.turns:
-                told = (await attempt.sandbox.run(COMMAND)).output
-                messages += [completion.message, Message("user", told)]
+            told = (await attempt.sandbox.run(COMMAND)).output
+            messages += [completion.message, Message("user", told)]
         return Outcome(StopReason.FINISHED)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from step_sides import Work
 
 SIDES = Path(__file__).with_name("step_sides.py")
-MICRO_BATCHES = (16, 32, 128)
+MICRO_BATCHES = (16, 64, 128)
 """What TRL is tried with; the cheapest is compared with."""
 WHAT = {
     "whippletree": "samples by slots, with the prompt of a group computed once; credit, forward and backward over what "
