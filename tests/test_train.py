@@ -147,7 +147,7 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(moment, undisturbed, cr
 def test_resuming_a_finished_run_does_nothing(undisturbed, monkeypatch, capsys):
     before = read(undisturbed)
     monkeypatch.setattr("whippletree.evaluate.roll_out", None)
-    monkeypatch.setattr("whippletree.train.roll_out", None)
+    monkeypatch.setattr("whippletree.rollout.ahead.roll_out", None)
     resume(undisturbed, monkeypatch)
     assert read(undisturbed) == before
     assert "Pass@1" in capsys.readouterr().out

@@ -97,6 +97,12 @@ class RolloutSection(Section):
     )
     max_calls: int = Field(default=40, ge=1, description="Model calls of one rollout.")
     max_tokens: int = Field(default=2000, ge=1, description="Sampled tokens of one rollout.")
+    staleness: int = Field(
+        default=0,
+        ge=0,
+        description="Updates that the weights of a rollout may be older than those that learn from it: above 0 the "
+        "next steps' rollouts run during the update.",
+    )
 
 
 class SandboxSection(Section):
@@ -159,6 +165,15 @@ class RunConfig(Section):
     @classmethod
     def _grpo_unless_named(cls, value: Json) -> Json:
         return {"type": "grpo", **cast(dict[str, Json], value)} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _lockstep_or_ahead(self) -> Self:
+        if self.rollout.staleness and self.policy.lockstep:
+            raise ValueError(
+                f"rollout.staleness = {self.rollout.staleness}: rollouts that run during an update take tokens as they "
+                "come, and policy.lockstep = true forbids that; set policy.lockstep = false, or staleness to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _groups_that_can_be_compared(self) -> Self:

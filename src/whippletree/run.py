@@ -9,8 +9,8 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -32,16 +32,18 @@ from whippletree.harnesses import Harnesses
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.lora import open_model
 from whippletree.policy.weights import NANO, NANO_WEIGHTS
+from whippletree.rollout.ahead import Acting, acting
 from whippletree.rollout.blackbox import Terms
 from whippletree.rollout.lifecycle import World
 from whippletree.rollout.runner import Runner
 from whippletree.sandbox import Sandboxes, open_sandboxes
-from whippletree.schedule.base import Plan
+from whippletree.schedule.base import Plan, Scheduler
 from whippletree.schedule.checked import Checked
 from whippletree.store.run_dir import RunStore, StepRecord
 from whippletree.tasks import Paddock, TaskSource
 from whippletree.tasks.suites import open_source
-from whippletree.types import Group, ModelCall, Part, Rollout, Sampling, Scheduler, Task
+from whippletree.trajectory.staleness import staleness
+from whippletree.types import Group, ModelCall, Part, Rollout, Sampling, Task
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +185,22 @@ class Run:
             timeout_s=limits.timeout_s,
         )
 
+    def acting(self) -> AbstractAsyncContextManager[Acting]:
+        """The rollouts of the steps, as far ahead of the updates as the configuration allows."""
+        limits = self.config.rollout
+        return acting(
+            self.world,
+            concurrency=limits.concurrency,
+            progress=self.progress,
+            staleness=limits.staleness,
+            num_steps=self.config.steps,
+        )
+
+    def fresh(self, credit: Credit) -> Credit:
+        """Say how old what is trained is; raises PolicyError where it is older than `rollout.staleness` updates."""
+        ages = staleness(credit.samples, self.policy.version, self.config.rollout.staleness)
+        return replace(credit, metrics={**credit.metrics, **ages})
+
     def steps(self) -> Iterator[int]:
         """The steps that are left."""
         yield from range(self.next_step, self.config.steps)
@@ -322,6 +340,8 @@ def step_metrics(
         "tokens/prompt": float(prompt_tokens),
         "tokens/cached_share": sum(call.cached_tokens for call in calls) / max(1, prompt_tokens),
         "tokens/trained": learned.get("trained_tokens", 0.0),
+        "staleness/mean": 0.0,
+        "staleness/max": 0.0,
         "loss": learned.get("loss", 0.0),
         **{f"loss/{part}": learned.get(f"{part}_loss", 0.0) for part in ("action", "argument", "other")},
         "advantage": float(sum(np.abs(sample.advantages) @ sample.weights for sample in credit.samples)),

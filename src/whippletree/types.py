@@ -5,7 +5,7 @@ Everything here is frozen and does no I/O. Token data are numpy arrays of one le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -21,6 +21,8 @@ Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Parts = NDArray[np.int8]
 """Values of `Part`."""
+Updates = tuple[tuple[int, int], ...]
+"""(place, version): the sampled tokens from this place on are by other weights than the one before, in order."""
 Json = Any
 """A JSON value."""
 
@@ -103,12 +105,15 @@ class Completion:
     logprobs: Floats
     """Of the sampled tokens under the sampling distribution (after temperature), shape of completion_ids."""
     policy_version: int
+    """Of the weights that sampled the first token."""
     parse_error: str | None = None
     """Why the sampled text is no proper message, in words that the model can act on; content then holds the text."""
     cached_tokens: int = 0
     """Prompt tokens that were not computed again."""
     stop: str | None = None
     """The request's stop string that ended it, where one did; it is not in the message."""
+    updates: Updates = ()
+    """Where weights were published while it was sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,15 @@ class ModelCall:
     exchange: Exchange | None = None
     parts: Parts | None = None
     """Of the sampled tokens, shape of completion_ids; None where the record is older than they are."""
+    updates: Updates = ()
+
+    @property
+    def versions(self) -> Ids:
+        """The version of the policy that sampled each token, shape of completion_ids."""
+        found = np.full(len(self.completion_ids), self.policy_version, dtype=np.int64)
+        for place, version in self.updates:
+            found[place:] = version
+        return found
 
 
 # ---- sampling ---------------------------------------------------------------------------------------------------
@@ -158,7 +172,9 @@ class TokenSample:
     logprobs: Floats
     finish_reason: Literal["stop", "length"]
     policy_version: int
+    """Of the weights that sampled the first token."""
     cached_tokens: int = 0
+    updates: Updates = ()
 
 
 class Sampler(Protocol):
@@ -367,29 +383,3 @@ class Score:
     harness: str
     passes: tuple[bool, ...]
     rewards: tuple[float, ...]
-
-
-class Scheduler(Protocol):
-    """Decides which task meets which harness, and when."""
-
-    @property
-    def sketch_size(self) -> int:
-        """How many numbers `observe` wants to know of the gradient; 0 where it wants none, and none are made."""
-        ...
-
-    def assign(self, step: int) -> list[Assignment]:
-        """What to roll out in a step, counted from 0; a function of the step and of what was observed before it."""
-        ...
-
-    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], sketch: Floats) -> None:
-        """Take in a finished step: its rollouts, its metrics, and the sketch of its gradient, shape (sketch_size,).
-
-        Inner products of sketches estimate those of the gradients before clipping; zeros where there was no gradient.
-        """
-        ...
-
-    def state(self) -> Json:
-        """All that resuming needs, as JSON."""
-        ...
-
-    def restore(self, state: Json) -> None: ...

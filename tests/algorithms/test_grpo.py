@@ -178,7 +178,7 @@ def appraised(algorithm):
 def test_plain_grpo_asks_the_policy_nothing():
     policy, samples = appraised(GRPO())
     assert (policy.kept, policy.asked) == ([], [])
-    assert all(sample.columns.keys() == {"call", "action", "argument"} for sample in samples)
+    assert all(sample.columns.keys() == {"call", "version", "action", "argument"} for sample in samples)
 
 
 @pytest.mark.parametrize(("given", "path"), [("start", None), ("some/model", "some/model")])

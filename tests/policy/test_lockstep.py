@@ -187,3 +187,15 @@ async def test_what_cannot_be_sampled_is_refused_before_it_disturbs_others(promp
 
 def teardown_module():
     asyncio.run(POLICY.close())
+
+
+@asynchronous
+async def test_new_workers_find_no_keys_of_those_before_even_where_the_sampler_has_not_rested_yet():
+    policy = local_policy()
+    for _ in range(2):
+        with policy.worker():
+            asked = asyncio.create_task(ask(policy, tokens(30)))
+            while policy._sampling is None or not asked.done():
+                await pause(1)  # not one turn of the event loop more than the answer takes
+        assert asked.result().cached_tokens == 0
+    await policy.close()

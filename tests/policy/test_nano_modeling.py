@@ -94,7 +94,7 @@ def test_generate_from_padded_prompts_equals_the_slot_decoder(model):
     decoder, found = SlotDecoder(model, num_slots=3, max_context=CONTEXT), {}
     for row, prompt in enumerate(PROMPTS):
         done = lambda sample, row=row: found.update({row: sample.ids.tolist()})  # noqa: E731
-        decoder.waiting.append(Job(prompt, 10, 0.0, frozenset(), np.zeros(10, np.float32), 0, done))
+        decoder.waiting.append(Job(prompt, 10, 0.0, frozenset(), np.zeros(10, np.float32), done))
     while decoder.step():
         pass
     assert [found[row] for row in range(len(PROMPTS))] == generated[:, ids.shape[1] :].tolist()

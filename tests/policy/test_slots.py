@@ -26,7 +26,7 @@ JOBS = st.lists(
 
 def job(prompt, found, *, max_tokens=8, temperature=1.0, stop_ids=(), seed=0):
     uniforms = np.random.default_rng(seed).random(max_tokens, dtype=np.float32)
-    return Job(prompt, max_tokens, temperature, frozenset(stop_ids), uniforms, 0, found.append)
+    return Job(prompt, max_tokens, temperature, frozenset(stop_ids), uniforms, found.append)
 
 
 def run(decoder):
@@ -98,7 +98,7 @@ def test_forgetting_leaves_no_cached_token():
     for _ in range(2):
         decoder.waiting = [job(ROOTS[0][:40], found)]
         run(decoder)
-        decoder.forget()
+        decoder.renew(0)
     assert [sample.cached_tokens for sample in found] == [0, 0]
     np.testing.assert_array_equal(found[0].logprobs, found[1].logprobs)
 
@@ -116,7 +116,7 @@ def test_abandoned_jobs_free_their_slots():
     decoder.waiting = [running]
     decoder.step()
     running.abandoned = True
-    decoder.forget()
+    decoder.renew(0)
     assert (decoder.free, decoder.active) == ([0], [])
 
 

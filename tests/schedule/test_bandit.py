@@ -181,3 +181,16 @@ def test_the_recipe_is_valid(name):
 def test_the_sketch_is_of_the_size_that_was_asked_for():
     assert opened(sketch_size=12).sketch_size == 12
     assert parse({"schedule": {"type": "bandit", "sketch_size": 12}}, "here").schedule == Bandit(sketch_size=12)
+
+
+@pytest.mark.parametrize("lag", [1, 2, len(NAMES), len(NAMES) + 2])
+def test_steps_that_are_observed_late_do_not_break_the_first_round(lag):
+    scheduler, steps = opened(), {}
+    for step in range(30):
+        for due in range(len(steps), min(step + lag + 1, 30)):
+            steps[due] = scheduler.assign(due)
+        groups = [Group(assignment, ()) for assignment in steps[step]]
+        name = groups[0].assignment.harness
+        scheduler.observe(step, groups, {"advantage": uneven(name, step)}, drawn(name, step).astype(np.float32))
+    assert sorted(steps[step][0].harness for step in range(len(NAMES))) == list(NAMES)
+    assert sum(scheduler.memory.visits.values()) == 30

@@ -38,6 +38,9 @@ def exchanges(draw, tools):
     return Exchange(draw(st.none() | st.integers(0, 9)), messages, draw(MESSAGES), draw(tools), draw(OBJECTS))
 
 
+UPDATES = st.dictionaries(st.integers(1, 9), st.integers(1, 9)).map(lambda found: tuple(sorted(found.items())))
+
+
 @st.composite
 def model_calls(draw):
     calls = []
@@ -61,6 +64,7 @@ def model_calls(draw):
                 parse_error=draw(st.sampled_from([None, "no JSON"])),
                 cached_tokens=2,
                 exchange=draw(st.none() | exchanges(tools)),
+                updates=draw(UPDATES),
                 parts=draw(st.sampled_from([None, np.arange(len(completion), dtype=np.int8) % 3])),
             )
         )
@@ -97,7 +101,7 @@ def test_a_tool_list_is_told_once_whoever_repeats_it():
     calls = [call(0, "bash"), call(1, "bash", "read"), call(2, "bash"), call(3)]
     lists = words.tool_lists(calls)
     assert [len(found.tools) for found in lists] == [1, 2]
-    hashes = [row[-2] for row in records.call_rows(1, calls, lists)]
+    hashes = [row[-3] for row in records.call_rows(1, calls, lists)]
     assert hashes == [lists[0].hash, lists[1].hash, lists[0].hash, None]
 
 

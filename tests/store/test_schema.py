@@ -31,7 +31,8 @@ def test_a_newer_schema_and_a_foreign_database_are_refused(store):
         RunStore.open(store.path)
 
 
-WITHOUT_PARTS = "ALTER TABLE calls DROP COLUMN parts; PRAGMA user_version=2;"
+WITHOUT_UPDATES = "ALTER TABLE calls DROP COLUMN updates; PRAGMA user_version=3;"
+WITHOUT_PARTS = f"{WITHOUT_UPDATES} ALTER TABLE calls DROP COLUMN parts; PRAGMA user_version=2;"
 DOWNGRADE = f"""
 {WITHOUT_PARTS}
 ALTER TABLE rollouts DROP COLUMN counts;

@@ -100,6 +100,7 @@ class CaptureSession:
             parse_error=parse_error,
             cached_tokens=sample.cached_tokens,
             stop=stop,
+            updates=sample.updates,
         )
         self._record(request, prompt, completion)
         return completion
@@ -143,7 +144,13 @@ class CaptureSession:
         length = bisect_left(range(len(sample.ids)), True, key=stopped)
         head = self._renderer.text(sample.ids[:length])
         first = min((stop for stop in found if stop in head), key=head.index)
-        cut = replace(sample, ids=sample.ids[:length], logprobs=sample.logprobs[:length], finish_reason="stop")
+        cut = replace(
+            sample,
+            ids=sample.ids[:length],
+            logprobs=sample.logprobs[:length],
+            finish_reason="stop",
+            updates=tuple((place, version) for place, version in sample.updates if place < length),
+        )
         return cut, first
 
     def _with_ids(self, message: Message) -> Message:
@@ -170,6 +177,7 @@ class CaptureSession:
             cached_tokens=completion.cached_tokens,
             exchange=Exchange(prompt.after, new, completion.message, request.tools, request.asked),
             parts=self._renderer.parts(completion.completion_ids, completion.message),
+            updates=completion.updates,
         )
         self.calls.append(call)
 

@@ -36,7 +36,7 @@ from whippletree.policy.slots import Job, SlotDecoder
 from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
 from whippletree.policy.units import Units, backward, whole
 from whippletree.policy.weights import Keeper, Whole, fingerprint
-from whippletree.trajectory.packing import micro_batches
+from whippletree.trajectory.packing import Family, micro_batches
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
 T = TypeVar("T")
@@ -79,8 +79,12 @@ class LocalPolicy:
         self._broken_loss = False
         """Whether a loss since the last step was not finite."""
         self._decoder = SlotDecoder(model, num_slots=num_slots, max_context=max_context)
+        self._micro_batch_s = 0.0
+        """CPU seconds that the last one took, while it learns."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._workers = 0
+        self._first_workers = False
+        """Whether nothing was sampled since there were no workers."""
         self._answers: dict[Job, asyncio.Future[TokenSample]] = {}
         """Of everyone who waits for tokens."""
         self._asked: dict[Job, tuple[str, int]] = {}
@@ -92,9 +96,7 @@ class LocalPolicy:
 
     @contextmanager
     def worker(self) -> Generator[None]:
-        idle = self._workers == 0 and (self._sampling is None or self._sampling.done())
-        if self.lockstep and idle:
-            self._decoder.forget()  # a resumed run has no keys from before either, and must give the same bits
+        self._first_workers |= self._workers == 0
         self._workers += 1
         try:
             yield
@@ -120,7 +122,7 @@ class LocalPolicy:
 
         max_tokens = min(sampling.max_tokens, room)
         uniforms = np.random.Generator(np.random.Philox(seed)).random(max_tokens, dtype=np.float32)
-        job = Job(prompt_ids, max_tokens, sampling.temperature, frozenset(stop_ids), uniforms, self.version, done)
+        job = Job(prompt_ids, max_tokens, sampling.temperature, frozenset(stop_ids), uniforms, done)
         self._asked[job], self._answers[job] = (session, seed), answer
         self._start_sampling()
         try:
@@ -140,30 +142,42 @@ class LocalPolicy:
 
     async def _sample_all(self) -> None:
         """Serve what is asked; what goes wrong is raised in those who asked, since no one awaits this task."""
-        try:
-            while self._everyone_asked():
-                self._hand_over()
-                steps = self._decode_all if self.lockstep else self._decoder.step
-                while await self._in_thread("sampling", steps):
-                    self._hand_over()
-        except Exception as error:
-            self._decoder.reset()
-            self._fail(error)
+        decode = self._decode_all if self.lockstep else self._decode_turn
+        while self._everyone_asked():
+            try:
+                while await self._in_thread("sampling", decode, self._asked_so_far()):
+                    pass
+            except Exception as error:
+                self._fail(error)
+                await self._in_thread("sampling", self._decoder.reset)
 
-    def _hand_over(self) -> None:
-        """Give the decoder what is asked, in an order that does not depend on who asked first."""
-        self._decoder.waiting += sorted(self._asked, key=lambda job: self._asked[job])
+    def _asked_so_far(self) -> list[Job]:
+        """What the decoder does not have yet, in an order that does not depend on who asked first."""
+        jobs = sorted(self._asked, key=lambda job: self._asked[job])
         self._asked.clear()
+        return jobs
 
     def _fail(self, error: Exception) -> None:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(error)
 
-    def _decode_all(self) -> bool:
+    def _decode_all(self, jobs: Sequence[Job]) -> bool:
+        if self._first_workers:  # a resumed run has no keys from before either, and must give the same bits
+            self._decoder.renew(self.version)
+            self._first_workers = False
+        self._decoder.waiting += jobs
         while self._decoder.step():
             pass
         return False
+
+    def _decode_turn(self, jobs: Sequence[Job]) -> bool:
+        """A token of every job; while the policy learns, as many as take the time of its last micro-batch."""
+        self._decoder.waiting += jobs
+        ends = time.thread_time() + self._micro_batch_s
+        while (more := self._decoder.step()) and time.thread_time() < ends:
+            pass
+        return more
 
     # ---- learning ----
 
@@ -181,25 +195,31 @@ class LocalPolicy:
         return found
 
     async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
-        return await self._in_thread("learning", self._forward_backward, samples, loss)
-
-    def _forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
         self._refuse_too_long(samples)
         totals: dict[str, float] = {}
-        for batch in micro_batches(samples, self.micro_batch_tokens):
-            with dropping_out(self.model, seed=self.version):
-                value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
-            if torch.isfinite(whole(value)):
-                backward(value, self.units)
-                add_statistics(totals, statistics)
-            else:
-                self._broken_loss = True
-                concerned = sorted({samples[row].rollout_id for family in batch for row in family.rows})
-                log.warning(
-                    "update %d is skipped: the loss over these rollouts is %s: %s",
-                    self.version + 1, whole(value).item(), ", ".join(concerned),
-                )  # fmt: skip
+        try:
+            for batch in await self._in_thread("learning", micro_batches, samples, self.micro_batch_tokens):
+                await self._in_thread("learning", self._learn, samples, batch, loss, totals)  # others' turns between
+        finally:
+            self._micro_batch_s = 0.0
         return totals
+
+    def _learn(self, samples: Sequence[Sample], batch: Sequence[Family], loss: Loss, totals: dict[str, float]) -> None:
+        """Add a micro-batch's gradient, and its statistics to `totals`."""
+        started = time.thread_time()
+        with dropping_out(self.model, seed=self.version):
+            value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
+        if torch.isfinite(whole(value)):
+            backward(value, self.units)
+            add_statistics(totals, statistics)
+        else:
+            self._broken_loss = True
+            concerned = sorted({samples[row].rollout_id for family in batch for row in family.rows})
+            log.warning(
+                "update %d is skipped: the loss over these rollouts is %s: %s",
+                self.version + 1, whole(value).item(), ", ".join(concerned),
+            )  # fmt: skip
+        self._micro_batch_s = time.thread_time() - started
 
     def _refuse_too_long(self, samples: Sequence[Sample]) -> None:
         for sample in samples:
@@ -258,6 +278,7 @@ class LocalPolicy:
             if not skipped:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        self._decoder.renew(self.version + 1)  # no token is sampled with keys of both the old weights and the new
         return {**norms, "skipped_update": float(skipped)}
 
     async def publish(self) -> float:
@@ -272,16 +293,19 @@ class LocalPolicy:
 
     def _probe_gap(self) -> float:
         """Sample a few tokens after a fixed prompt and score them again: the largest difference in nats."""
-        self._decoder.forget()
+        if self._decoder.version != self.version:
+            self._decoder.renew(self.version)
         length = min(PROBE_TOKENS, self.max_context) // 2
         prompt = np.random.default_rng(0).integers(0, self.model.config.vocab_size, length, dtype=np.int64)
         samples: list[TokenSample] = []
         uniforms = np.random.default_rng(self.version).random(length, dtype=np.float32)
-        self._decoder.waiting.append(Job(prompt, length, 1.0, frozenset(), uniforms, self.version, samples.append))
-        self._decode_all()
+        self._decoder.waiting.insert(0, Job(prompt, length, 1.0, frozenset(), uniforms, samples.append))
+        while not samples:
+            self._decoder.step()
         (sampled,) = samples
         scored = self._logprobs([np.concatenate([prompt, sampled.ids])], 1.0)[0][len(prompt) - 1 :]
-        self._decoder.forget()
+        if not (self._decoder.active or self._decoder.waiting):
+            self._decoder.renew(self.version)
         return float(np.abs(scored - sampled.logprobs).max())
 
     # ---- keeping ----
@@ -307,7 +331,7 @@ class LocalPolicy:
                 self.critic.load(path)
             if self.units is not None:
                 self.units.load(path)
-        self._decoder.forget()
+        self._decoder.renew(self.version)
 
     def fingerprint(self) -> str:
         """Hash of all parameters: equal exactly where the weights are."""

@@ -3,7 +3,8 @@
 Rows are ragged: every row has its own length, prompts are padded on the left, and padding writes to a spare position
 that nothing attends to. A slot remembers the tokens whose keys it holds, so that a new turn of a rollout computes only
 what it adds, and the rollouts of a group compute their common prompt once. The same jobs in the same order give the
-same bits.
+same bits. A job that is running when the weights change goes on under the new ones, with all of its keys computed
+again: the log-probability of every token is that of the distribution which it was drawn from.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -40,14 +41,24 @@ class Job:
     stop_ids: frozenset[int]
     uniforms: Floats
     """One number in [0, 1) per token that may be sampled."""
-    version: int
     done: Callable[[TokenSample], None]
     abandoned: bool = False
     """Nobody waits any more; the decoder lets go of it before its next token."""
     slot: int = -1
+    held_tokens: int = 0
+    """Of `tokens`, those whose keys its slot held when it was placed."""
     cached_tokens: int = 0
+    version: int = 0
+    """Of the weights that sampled the last token, and before it `updates` after `first_version`."""
+    first_version: int = 0
+    updates: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+
+    @property
+    def tokens(self) -> Ids:
+        """The prompt and what was sampled after it."""
+        return np.concatenate([self.prompt_ids, np.array(self.ids, np.int64)]) if self.ids else self.prompt_ids
 
 
 class SlotCache(Cache):
@@ -103,16 +114,21 @@ class SlotDecoder:
         """Per slot the tokens whose keys and values it holds; -1 beyond."""
         self.free = list(range(num_slots))
         """Oldest first, so that what was used last is kept longest."""
+        self.version = 0
+        """Of the model's weights."""
 
     def reset(self) -> None:
         """Drop all jobs and keys, after a failure."""
         self.waiting, self.active = [], []
-        self.forget()
+        self.renew(self.version)
 
-    def forget(self) -> None:
-        """Drop all keys: the weights have changed."""
-        self._drop_abandoned()
-        assert not self.active, "the weights changed under running jobs"
+    def renew(self, version: int) -> None:
+        """Drop all keys: the weights have changed, or nothing is to depend on what was sampled so far."""
+        self.version = version
+        for job in self.active:
+            job.slot = -1
+        self.waiting = [*self.active, *self.waiting]
+        self.active = []
         self.held[:] = -1
         self.free = list(range(self.num_slots))
 
@@ -152,9 +168,10 @@ class SlotDecoder:
         return sorted(self.waiting, key=lambda job: self._own_slot(self._shared(job)) is None)
 
     def _shared(self, job: Job) -> NDArray[np.int64]:
-        """Per slot the length of the job's prompt that it holds, shape (num_slots,)."""
-        differs = self.held[:, : len(job.prompt_ids)] != job.prompt_ids
-        return np.where(differs.any(1), differs.argmax(1), len(job.prompt_ids))
+        """Per slot the length of the job's tokens that it holds, shape (num_slots,)."""
+        tokens = job.tokens
+        differs = self.held[:, : len(tokens)] != tokens
+        return np.where(differs.any(1), differs.argmax(1), len(tokens))
 
     def _own_slot(self, shared: NDArray[np.int64]) -> int | None:
         """A free slot that holds a prefix of the job's prompt and hardly more."""
@@ -178,28 +195,31 @@ class SlotDecoder:
         if ready[donor] >= length + MIN_SHARED_TOKENS:
             length = int(ready[donor])
             self.cache.copy(donor, slot, length)
-        job.slot, job.cached_tokens = slot, min(length, len(job.prompt_ids) - 1)
+        tokens = job.tokens
+        job.slot, job.held_tokens = slot, min(length, len(tokens) - 1)
+        if not job.ids:
+            job.cached_tokens = job.held_tokens
         self.held[slot] = -1
-        self.held[slot, : len(job.prompt_ids)] = job.prompt_ids
+        self.held[slot, : len(tokens)] = tokens
         unready.add(slot)
         return True
 
     def _prefill(self, jobs: Sequence[Job]) -> None:
-        todo = sorted(jobs, key=lambda job: len(job.prompt_ids) - job.cached_tokens)
+        new = {job: job.tokens[job.held_tokens :] for job in jobs}
+        todo = sorted(jobs, key=lambda job: len(new[job]))
         while todo:
-            shortest = len(todo[0].prompt_ids) - todo[0].cached_tokens
-            limit = max(MIN_SHARED_TOKENS, int(PADDING_TOLERANCE * shortest))
-            batch = [job for job in todo if len(job.prompt_ids) - job.cached_tokens <= limit]
+            limit = max(MIN_SHARED_TOKENS, int(PADDING_TOLERANCE * len(new[todo[0]])))
+            batch = [job for job in todo if len(new[job]) <= limit]
             todo = todo[len(batch) :]
-            width = max(len(job.prompt_ids) - job.cached_tokens for job in batch)
+            width = max(len(new[job]) for job in batch)
             tokens = np.zeros((len(batch), width), dtype=np.int64)
             positions = np.full((len(batch), width), self.max_context, dtype=np.int64)
             for row, job in enumerate(batch):
-                new = len(job.prompt_ids) - job.cached_tokens
-                tokens[row, width - new :] = job.prompt_ids[job.cached_tokens :]
-                positions[row, width - new :] = np.arange(job.cached_tokens, len(job.prompt_ids))
+                count = len(new[job])
+                tokens[row, width - count :] = new[job]
+                positions[row, width - count :] = job.held_tokens + np.arange(count)
             rows = torch.tensor([job.slot for job in batch])
-            reach = max(len(job.prompt_ids) for job in batch)
+            reach = max(job.held_tokens + len(new[job]) for job in batch)
             logits = self._forward(rows, torch.from_numpy(tokens), torch.from_numpy(positions), reach)
             self._sample(batch, logits)
 
@@ -250,10 +270,19 @@ class SlotDecoder:
         tokens = cast(list[int], drawn[:, 0].tolist())
         logprobs = cast(list[float], logprobs_RV.gather(1, drawn)[:, 0].tolist())
         for job, token, logprob in zip(jobs, tokens, logprobs, strict=True):
+            self._sign(job)
             job.ids.append(token)
             job.logprobs.append(logprob)
             if token in job.stop_ids or len(job.ids) >= job.max_tokens:
                 self._finish(job)
+
+    def _sign(self, job: Job) -> None:
+        """Note which weights sample the job's next token."""
+        if not job.ids:
+            job.first_version = self.version
+        elif job.version != self.version:
+            job.updates.append((len(job.ids), self.version))
+        job.version = self.version
 
     def _finish(self, job: Job) -> None:
         self._release(job)
@@ -262,8 +291,9 @@ class SlotDecoder:
                 ids=np.array(job.ids, dtype=np.int64),
                 logprobs=np.array(job.logprobs, dtype=np.float32),
                 finish_reason="stop" if job.ids[-1] in job.stop_ids else "length",
-                policy_version=job.version,
+                policy_version=job.first_version,
                 cached_tokens=job.cached_tokens,
+                updates=tuple(job.updates),
             )
         )
 

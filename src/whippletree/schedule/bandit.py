@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from whippletree.schedule.base import CHOICES, WARM_UP, Plan
-from whippletree.types import Assignment, Floats, Group, Json, Scheduler
+from whippletree.schedule.base import CHOICES, WARM_UP, Plan, Scheduler
+from whippletree.types import Assignment, Floats, Group, Json
 
 Vector = NDArray[np.float64]
 
@@ -76,21 +76,26 @@ class BanditScheduler:
         self.memory = Memory()
 
     def assign(self, step: int) -> list[Assignment]:
-        harness = self._unvisited() or self._drawn(step)
+        harness = self._first_visit(step) or self._drawn(step)
         return [Assignment(step, task, harness, self.plan.group_size) for task in self.plan.batch(step)]
 
-    def _unvisited(self) -> str | None:
+    def _first_visit(self, step: int) -> str | None:
+        """By the step and not by what was observed, which may lag behind."""
         order: list[str] = self.plan.rng(WARM_UP).permutation(self.plan.harnesses).tolist()
-        return next((name for name in order if name not in self.memory.visits), None)
+        return order[step] if step < len(order) else None
 
     def _drawn(self, step: int) -> str:
         return str(self.plan.rng(CHOICES, step).choice(self.plan.harnesses, p=self.probabilities()))
 
     def probabilities(self) -> Vector:
-        """Of the next draw, in the order of the training set; once every harness was visited."""
+        """Of the next draw, in the order of the training set; once every harness was visited.
+
+        One whose first visit is not observed yet counts as worth what the others are, on average.
+        """
         settings, memory = self.settings, self.memory
-        visits = np.array([memory.visits[name] for name in self.plan.harnesses])
-        worths = np.array([memory.worths[name] for name in self.plan.harnesses])
+        visits = np.array([memory.visits.get(name, 1) for name in self.plan.harnesses])
+        usual = sum(memory.worths.values()) / max(1, len(memory.worths))
+        worths = np.array([memory.worths.get(name, usual) for name in self.plan.harnesses])
         scores = worths + settings.bonus * np.sqrt(np.log1p(visits.sum()) / (1 + visits))
         softmax = np.exp((scores - scores.max()) / settings.temperature)
         return settings.floor / len(visits) + (1 - settings.floor) * softmax / softmax.sum()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -43,6 +44,36 @@ class Plan:
         places = range(block * self.batch_size, (block + 1) * self.batch_size)
         orders = {epoch: self.rng(stream, epoch).permutation(size) for epoch in {place // size for place in places}}
         return [int(orders[place // size][place % size]) for place in places]
+
+
+class Scheduler(Protocol):
+    """Decides which task meets which harness, and when."""
+
+    @property
+    def sketch_size(self) -> int:
+        """How many numbers `observe` wants to know of the gradient; 0 where it wants none, and none are made."""
+        ...
+
+    def assign(self, step: int) -> list[Assignment]:
+        """What to roll out in a step, counted from 0; a function of the step and of what was observed before it.
+
+        Steps are assigned in order, and observed in order. All steps before `step` were observed, but for the last
+        `rollout.staleness` of them, which may still be rolled out.
+        """
+        ...
+
+    def observe(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float], sketch: Floats) -> None:
+        """Take in a finished step: its rollouts, its metrics, and the sketch of its gradient, shape (sketch_size,).
+
+        Inner products of sketches estimate those of the gradients before clipping; zeros where there was no gradient.
+        """
+        ...
+
+    def state(self) -> Json:
+        """All that resuming needs, as JSON."""
+        ...
+
+    def restore(self, state: Json) -> None: ...
 
 
 Pick = Callable[[Plan, int, int], Sequence[str]]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whippletree.errors import ScheduleError
-from whippletree.schedule.base import Plan
-from whippletree.types import Assignment, Floats, Group, Json, Scheduler
+from whippletree.schedule.base import Plan, Scheduler
+from whippletree.types import Assignment, Floats, Group, Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from whippletree import outside
 from whippletree.errors import ScheduleError
-from whippletree.schedule.base import Plan
-from whippletree.types import Json, Scheduler
+from whippletree.schedule.base import Plan, Scheduler
+from whippletree.types import Json
 
 FORM = "MODULE:CLASS"
 

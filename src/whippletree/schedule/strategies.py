@@ -9,9 +9,9 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from whippletree.schedule.bandit import Bandit
-from whippletree.schedule.base import ANCHORS, CYCLES, INDEPENDENT, TIES, BlockScheduler, Plan
+from whippletree.schedule.base import ANCHORS, CYCLES, INDEPENDENT, TIES, BlockScheduler, Plan, Scheduler
 from whippletree.schedule.external import FORM, External
-from whippletree.types import Json, Scheduler
+from whippletree.types import Json
 
 StepsPerTask = Annotated[int, Field(ge=1, description="Consecutive steps on the same tasks (K).")]
 

@@ -24,7 +24,7 @@ ROLLOUT_COLUMNS = (
 )
 CALL_COLUMNS = (
     'position, "index", kind, shared, prompt_tail, completion_ids, logprobs, policy_version, finish_reason, '
-    "temperature, parse_error, cached_tokens, exchange, tools, parts"
+    "temperature, parse_error, cached_tokens, exchange, tools, parts, updates"
 )
 SCORE_COLUMNS = "harness, task_id, task_kind, passes, rewards"
 
@@ -91,6 +91,7 @@ def call_rows(key: int, calls: Iterable[ModelCall], lists: Sequence[words.ToolLi
             None if call.exchange is None else words.exchange_blob(call.exchange),
             words.hash_among(lists, call),
             None if call.parts is None else call.parts.astype("i1").tobytes(),
+            json.dumps(call.updates) if call.updates else None,
         )
         known = np.concatenate((call.prompt_ids, call.completion_ids))
 
@@ -101,7 +102,7 @@ def calls_of(rows: Iterable[Row], tools_of: Callable[[bytes], words.Tools]) -> t
     known = np.empty(0, np.int64)
     for row in rows:
         _, index, kind, shared, tail, completion, logprobs, version, finish, temperature, parse_error, cached = row[:12]
-        exchange, tools, parts = row[12:]
+        exchange, tools, parts, updates = row[12:]
         prompt_ids = np.concatenate((known[:shared], _ids(tail)))
         completion_ids = _ids(completion)
         calls.append(
@@ -118,6 +119,7 @@ def calls_of(rows: Iterable[Row], tools_of: Callable[[bytes], words.Tools]) -> t
                 cached_tokens=cached,
                 exchange=None if exchange is None else words.exchange_of(exchange, tools_of(tools) if tools else ()),
                 parts=None if parts is None else np.frombuffer(parts, "i1"),
+                updates=tuple((place, version) for place, version in json.loads(updates or "[]")),
             )
         )
         known = np.concatenate((prompt_ids, completion_ids))

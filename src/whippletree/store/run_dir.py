@@ -318,7 +318,7 @@ class RunStore:
             lists = words.tool_lists(rollout.calls)
             self._db.executemany("INSERT OR IGNORE INTO tool_lists VALUES (?, ?)", [found[1:] for found in lists])
             self._db.executemany(
-                f"INSERT INTO calls (rollout, {records.CALL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                f"INSERT INTO calls (rollout, {records.CALL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 records.call_rows(key, rollout.calls, lists),
             )
 

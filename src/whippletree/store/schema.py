@@ -2,7 +2,7 @@
 
 Invariant: a database is used only when its application id and schema version are ours. An older one is brought to this
 version when it is opened for writing, and reads as if it had been: version 1 knew no words and no counts, version 2 no
-parts of calls.
+parts of calls, version 3 no updates within them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from whippletree.errors import StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 APPLICATION_ID = 0x57484950  # "WHIP"
 
 TABLES = """
@@ -32,7 +32,7 @@ CREATE TABLE calls (
     "index" INTEGER NOT NULL, kind TEXT NOT NULL, shared INTEGER NOT NULL, prompt_tail BLOB NOT NULL,
     completion_ids BLOB NOT NULL, logprobs BLOB NOT NULL, policy_version INTEGER NOT NULL, finish_reason TEXT NOT NULL,
     temperature REAL NOT NULL, parse_error TEXT, cached_tokens INTEGER NOT NULL, exchange BLOB, tools BLOB,
-    parts BLOB);
+    parts BLOB, updates TEXT);
 CREATE UNIQUE INDEX calls_by_rollout ON calls (rollout, position);
 CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE metrics (
@@ -43,7 +43,8 @@ CREATE TABLE scores (
     PRIMARY KEY (name, label, step, harness, task_id)) WITHOUT ROWID;
 """
 
-UPGRADE_2 = "ALTER TABLE calls ADD COLUMN parts BLOB;"
+UPGRADE_3 = "ALTER TABLE calls ADD COLUMN updates TEXT;"
+UPGRADE_2 = f"ALTER TABLE calls ADD COLUMN parts BLOB; {UPGRADE_3}"
 UPGRADE_1 = f"""
 ALTER TABLE rollouts ADD COLUMN counts TEXT NOT NULL DEFAULT '{{}}';
 ALTER TABLE calls ADD COLUMN exchange BLOB;
@@ -51,18 +52,22 @@ ALTER TABLE calls ADD COLUMN tools BLOB;
 CREATE TABLE tool_lists (hash BLOB PRIMARY KEY, tools BLOB NOT NULL) WITHOUT ROWID;
 {UPGRADE_2}
 """
-UPGRADES = {1: UPGRADE_1, 2: UPGRADE_2}
+UPGRADES = {1: UPGRADE_1, 2: UPGRADE_2, 3: UPGRADE_3}
 """From a version to this one."""
 
 VIEWS = {
     1: """
 PRAGMA temp_store=MEMORY;
 CREATE TEMP VIEW rollouts AS SELECT *, '{}' AS counts FROM main.rollouts;
-CREATE TEMP VIEW calls AS SELECT *, NULL AS exchange, NULL AS tools, NULL AS parts FROM main.calls;
+CREATE TEMP VIEW calls AS SELECT *, NULL AS exchange, NULL AS tools, NULL AS parts, NULL AS updates FROM main.calls;
 """,
     2: """
 PRAGMA temp_store=MEMORY;
-CREATE TEMP VIEW calls AS SELECT *, NULL AS parts FROM main.calls;
+CREATE TEMP VIEW calls AS SELECT *, NULL AS parts, NULL AS updates FROM main.calls;
+""",
+    3: """
+PRAGMA temp_store=MEMORY;
+CREATE TEMP VIEW calls AS SELECT *, NULL AS updates FROM main.calls;
 """,
 }
 """Makes a connection that may only read see an older version as this one; nothing is written."""

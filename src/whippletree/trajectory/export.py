@@ -228,8 +228,18 @@ def _step(number: int, said: Said, *, copied: bool) -> Document:
         step["llm_call_count"] = 1
         if len(call.completion_ids):  # else text alone was captured
             step["metrics"] = _metrics(call)
-        step["extra"] = {"kind": call.kind, "finish_reason": call.finish_reason, "policy_version": call.policy_version}
+        step["extra"] = _extra(call)
     return step
+
+
+def _extra(call: ModelCall) -> Document:
+    updates = {"policy_updates": [list(update) for update in call.updates]} if call.updates else {}
+    return {
+        "kind": call.kind,
+        "finish_reason": call.finish_reason,
+        "policy_version": call.policy_version,
+        **updates,
+    }
 
 
 def _metrics(call: ModelCall) -> Document:

@@ -3,9 +3,9 @@
 Invariant: the weights of a rollout sum to 1, so that it counts the same however many branches or segments it has; and a
 token is trained only on the path on which it was sampled, with the logprob that it was sampled with.
 
-Every sample has the columns `call`, the index of the call that sampled a token, and `action` and `argument`, which are
-1 on tokens that choose a tool and on its arguments (see `types.Part`). All are 0 where nothing was sampled, and the
-latter two in records that are older than they are.
+Every sample has the columns `call`, the index of the call that sampled a token, `version`, that of the policy that
+sampled it, and `action` and `argument`, which are 1 on tokens that choose a tool and on its arguments (see
+`types.Part`). All are 0 where nothing was sampled, and the latter two in records that are older than they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Row:
     """At all sampled positions of selected calls, 0 elsewhere."""
     parts: Parts
     calls: Ids
-    """Indices; both are as the logprobs."""
+    """Indices."""
+    versions: Ids
+    """Of the policy; all three are as the logprobs."""
     temperature: float
 
 
@@ -82,7 +84,8 @@ def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
     ids = np.concatenate([call.prompt_ids, call.completion_ids])
     trained = np.zeros(len(ids), dtype=np.bool_)
     logprobs = np.zeros(len(ids), dtype=np.float32)
-    parts, calls = np.zeros(len(ids), dtype=np.int8), np.zeros(len(ids), dtype=np.int64)
+    parts = np.zeros(len(ids), dtype=np.int8)
+    calls, versions = np.zeros((2, len(ids)), dtype=np.int64)
     for position in tree.path(leaf):
         if position not in selected:
             continue
@@ -97,10 +100,11 @@ def _row(tree: CallTree, leaf: int, selected: set[int], owned: set[int]) -> Row:
         logprobs[start:end] = sampled.logprobs
         parts[start:end] = Part.OTHER if sampled.parts is None else sampled.parts
         calls[start:end] = sampled.index
+        versions[start:end] = sampled.versions
         trained[start:end] = position not in owned
         owned.add(position)
     trained[:1] = False  # nothing predicts the first token
-    return Row(ids, trained, logprobs, parts, calls, call.temperature)
+    return Row(ids, trained, logprobs, parts, calls, versions, call.temperature)
 
 
 def _sample(row: Row, weight: float, rollout_id: str) -> Sample:
@@ -113,6 +117,7 @@ def _sample(row: Row, weight: float, rollout_id: str) -> Sample:
         rollout_id=rollout_id,
         columns={
             "call": row.calls.astype(np.float32),  # exact up to 2 ** 24
+            "version": row.versions.astype(np.float32),
             "action": (row.parts == Part.ACTION).astype(np.float32),
             "argument": (row.parts == Part.ARGUMENT).astype(np.float32),
         },
