@@ -15,14 +15,13 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from whippletree.config import RunConfig, parse, to_toml
 from whippletree.run import open_run
-from whippletree.sandbox.base import Furnishing, Sandboxes
+from whippletree.sandbox.base import Sandboxes
 from whippletree.store.run_dir import RunStore
 from whippletree.train import train
 from whippletree.types import ExecResult, Sandbox
@@ -36,8 +35,8 @@ class Slow:
     def __init__(self, sandboxes: Sandboxes, wait_s: float) -> None:
         self._sandboxes, self._wait_s = sandboxes, wait_s
 
-    async def open(self, files: Mapping[str, str], furnishing: Furnishing | None = None) -> Sandbox:
-        return SlowSandbox(await self._sandboxes.open(files, furnishing), self._wait_s)  # type: ignore[return-value]
+    async def open(self, *given: Any) -> Sandbox:
+        return SlowSandbox(await self._sandboxes.open(*given), self._wait_s)  # type: ignore[return-value]
 
     async def close(self) -> None:
         await self._sandboxes.close()
