@@ -104,7 +104,10 @@ def main() -> None:
     parser.add_argument("--wait-s", type=float, default=0.5, help="before each command")
     arguments = parser.parse_args()
     result = measure(**vars(arguments)) | {
-        "what": "wall time of the steps of a run of nano with rollout.staleness = 0 over that with 1",
+        "what": {
+            "staleness 1": "wall time of the steps of a run of nano that acts while it learns, the median of the rounds",
+            "staleness 0": "the same, acting and learning in turns",
+        },
         "command": f"python benchmarks/overlap.py {' '.join(sys.argv[1:])}".strip(),
         "settings": vars(arguments),
         "machine": {

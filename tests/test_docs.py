@@ -192,6 +192,10 @@ def group_with_signal() -> Group:
 def test_the_table_of_metrics_is_complete():
     table = set(re.findall(r"^\| `([^`]+)` \|", TEXTS["docs/metrics.md"], re.MULTILINE))
     groups = [group_with_signal()]
-    clock = Clock(SimpleNamespace(cpu_s={"sampling": 0.0, "learning": 0.0}))
+    clock = Clock(
+        SimpleNamespace(
+            cpu_s={"sampling": 0.0, "learning": 0.0}, learned_tokens={"rows": 0, "unique": 0, "computed": 0}
+        )
+    )
     written = step_metrics(groups, GRPO().credit(groups), {}, 0.0, clock)
     assert {re.sub(r"(samples/dropped)_\w+", r"\1_REASON", name) for name in written} == table

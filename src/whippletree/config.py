@@ -40,7 +40,11 @@ class PolicySection(Section):
         description="Replaces the model's own limit of positions; beyond it the model must be fine-tuned first.",
     )
     num_slots: int = Field(default=128, ge=1, description="Completions that are sampled at the same time.")
-    micro_batch_tokens: int = Field(default=8192, ge=1, description="Padded tokens in one forward and backward pass.")
+    micro_batch_tokens: int = Field(default=8192, ge=1, description="Computed tokens in one forward and backward pass.")
+    packing: bool = Field(default=True, description="Compute what rows of a micro-batch have in common once.")
+    checkpointing: bool = Field(
+        default=False, description="Keep little of a forward pass and compute it again in the backward pass."
+    )
     lockstep: bool = Field(
         default=True, description="Wait for all rollouts before sampling: the same seed then gives the same numbers."
     )

@@ -32,6 +32,7 @@ from whippletree.harness.levels import compose, paper_base, paper_space
 from whippletree.harness.spec import HarnessSpec
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.nano.modeling import NanoConfig, NanoForCausalLM
+from whippletree.policy.tokens import Learning
 from whippletree.rollout.expert import CHECKED, FINAL, Expert
 from whippletree.rollout.whitebox import run as run_whitebox
 from whippletree.sandbox import Sandboxes, open_sandboxes
@@ -205,7 +206,8 @@ async def make(recipe: NanoRecipe, sandboxes: Sandboxes, progress: Progress) -> 
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer(recipe)
     renderer = CompactRenderer(tokenizer)
-    policy = LocalPolicy(new_model(recipe, tokenizer), renderer, max_context=recipe.max_context)
+    apart = Learning(packing=False)  # the recipe must give the same bits, and there is little to share
+    policy = LocalPolicy(new_model(recipe, tokenizer), renderer, max_context=recipe.max_context, learning=apart)
     rng = np.random.default_rng(recipe.seed)
     for step in range(recipe.copy_steps):
         loss = await fit(policy, copies(rng, tokenizer, 40), recipe.lr * min(1.0, (step + 1) / 30))

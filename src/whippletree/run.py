@@ -31,6 +31,7 @@ from whippletree.harness.hooks import COUNT as HOOK
 from whippletree.harnesses import Harnesses
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.lora import open_model
+from whippletree.policy.tokens import Learning
 from whippletree.policy.weights import NANO, NANO_WEIGHTS
 from whippletree.rollout.ahead import Acting, acting
 from whippletree.rollout.blackbox import Terms
@@ -84,9 +85,9 @@ def open_policy(section: PolicySection) -> LocalPolicy:
         renderer_for(NANO_WEIGHTS if section.model == NANO else section.model),
         num_slots=section.num_slots,
         max_context=section.max_context,
-        micro_batch_tokens=section.micro_batch_tokens,
         lockstep=section.lockstep,
         keeper=keeper,
+        learning=Learning(section.micro_batch_tokens, section.packing, section.checkpointing),
     )
 
 
@@ -290,6 +291,7 @@ class Clock:
         self._policy = policy
         self._wall = time.perf_counter()
         self._start = self._cpu()
+        self._tokens = Counter(policy.learned_tokens)
 
     def _cpu(self) -> dict[str, float]:
         own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -307,6 +309,10 @@ class Clock:
     def cpu_s(self) -> float:
         split = self.split()
         return sum(split.values())
+
+    def learned_tokens(self) -> dict[str, float]:
+        """In the rows that were learned from, in their trees (a shared prefix counts once), and computed."""
+        return {name: float(count - self._tokens[name]) for name, count in self._policy.learned_tokens.items()}
 
     def split(self) -> dict[str, float]:
         """CPU seconds in sampling, learning, sandboxes (all their processes), and everything else."""
@@ -342,6 +348,7 @@ def step_metrics(
         "tokens/trained": learned.get("trained_tokens", 0.0),
         "staleness/mean": 0.0,
         "staleness/max": 0.0,
+        **{f"tokens/{name}": count for name, count in clock.learned_tokens().items()},
         "loss": learned.get("loss", 0.0),
         **{f"loss/{part}": learned.get(f"{part}_loss", 0.0) for part in ("action", "argument", "other")},
         "advantage": float(sum(np.abs(sample.advantages) @ sample.weights for sample in credit.samples)),

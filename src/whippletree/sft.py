@@ -142,6 +142,7 @@ def step_metrics(
         "lr": run.lr(step),
         "rollouts": credit.metrics["samples/rollouts"],
         "tokens/trained": learned.get("trained_tokens", 0.0),
+        **{f"tokens/{name}": count for name, count in clock.learned_tokens().items()},
         "entropy": learned.get("entropy", 0.0) / max(learned.get("weight", 0.0), 1e-9),
         **{name: learned[name] for name in told if name in learned},
         **credit.metrics,

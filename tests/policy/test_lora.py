@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 from contract import PolicyContract, asynchronous, group_of, learn, sample_of, tokens
-from tiny import CONTEXT, MODELS, TOKENIZER, llama, nano
+from tiny import CONTEXT, MODELS, TOKENIZER, llama, nano, policy_options
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.chat.compact import CompactRenderer
 from whippletree.errors import ConfigError, PolicyError
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.lora import WEIGHTS, Lora, add_adapters, open_model
-from whippletree.policy.prefix import hidden_states
+from whippletree.policy.packed import hidden_states
 from whippletree.policy.slots import SlotDecoder
-from whippletree.trajectory.packing import families
+from whippletree.trajectory.packing import micro_batches
 
 SAMPLES = [sample_of(9), *group_of(40, 9, 20, 3), sample_of(30)]
 
@@ -24,8 +24,7 @@ def lora_policy(kind="nano", lora=None, **options):
     torch.manual_seed(0)
     model = MODELS[kind]()
     keeper = add_adapters(model, kind, lora or Lora(rank=4, alpha=8))
-    options = {"num_slots": 4, "max_context": CONTEXT} | options
-    return LocalPolicy(model, CompactRenderer(TOKENIZER), keeper=keeper, **options)
+    return LocalPolicy(model, CompactRenderer(TOKENIZER), keeper=keeper, **policy_options(options))
 
 
 def names(policy):
@@ -106,7 +105,8 @@ def test_the_gradient_of_the_adapters_is_that_of_the_merged_weights(make):
         torch.nn.init.normal_(layer.lora_B["default"].weight, std=0.1)
         update = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
         merged.get_submodule(name).weight.data += scale * update.detach()
-    outs = [torch.cat(hidden_states(each, SAMPLES[1:4], families(SAMPLES[1:4]))) for each in (model, merged)]
+    (pack,) = micro_batches(SAMPLES[1:4], 1000)
+    outs = [hidden_states(each, SAMPLES[1:4], pack) for each in (model, merged)]
     torch.testing.assert_close(outs[0], outs[1], rtol=1e-10, atol=1e-10)
     weigh = torch.randn(outs[0].shape, dtype=torch.float64)
     for out in outs:

@@ -1,5 +1,7 @@
 """Models with random weights that are small enough to run in milliseconds, and what goes with them."""
 
+from dataclasses import fields
+
 import torch
 from transformers import (
     GPT2Config,
@@ -9,11 +11,14 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from whippletree.chat.compact import CompactRenderer, train_tokenizer
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.nano.modeling import NanoConfig, NanoForCausalLM
+from whippletree.policy.tokens import Learning
 
 torch.set_num_threads(1)  # more only get in each other's way on models of this size
 
@@ -47,16 +52,29 @@ def qwen2() -> PreTrainedModel:
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=1))
 
 
+def qwen3() -> PreTrainedModel:
+    """With norms of queries and keys."""
+    return Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8))
+
+
 def gpt2() -> PreTrainedModel:
     """With learned positions, so that one too many is an error."""
     shape = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
     return GPT2LMHeadModel(GPT2Config(**shape, initializer_range=0.3, bos_token_id=None, eos_token_id=9))
 
 
-MODELS = {make.__name__: make for make in (nano, llama, qwen2, gpt2)}
+MODELS = {make.__name__: make for make in (nano, llama, qwen2, qwen3, gpt2)}
 
 
 def local_policy(kind: str = "nano", **options) -> LocalPolicy:
-    """The same weights for the same kind."""
+    """The same weights for the same kind; fields of Learning are options too."""
     torch.manual_seed(0)
-    return LocalPolicy(MODELS[kind](), CompactRenderer(TOKENIZER), **{"num_slots": 4, "max_context": CONTEXT} | options)
+    return LocalPolicy(MODELS[kind](), CompactRenderer(TOKENIZER), **policy_options(options))
+
+
+def policy_options(options: dict) -> dict:
+    """Arguments of LocalPolicy, small ones by default; fields of Learning are put into one."""
+    names = {field.name for field in fields(Learning)}
+    learning = Learning(**{name: value for name, value in options.items() if name in names})
+    others = {name: value for name, value in options.items() if name not in names}
+    return {"num_slots": 4, "max_context": CONTEXT, "learning": learning} | others

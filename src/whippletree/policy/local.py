@@ -14,6 +14,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -33,10 +34,10 @@ from whippletree.policy.lora import dropping_out
 from whippletree.policy.reference import Reference
 from whippletree.policy.sketch import gradient_sketch
 from whippletree.policy.slots import Job, SlotDecoder
-from whippletree.policy.tokens import logprobs_of, score_tokens, scores, token_batch, values_of
+from whippletree.policy.tokens import Learning, logprobs_of, score_tokens, scores, token_batch, values_of
 from whippletree.policy.units import Units, backward, whole
 from whippletree.policy.weights import Keeper, Whole, fingerprint
-from whippletree.trajectory.packing import Family, micro_batches
+from whippletree.trajectory.packing import Pack, num_unique
 from whippletree.types import Floats, Ids, Sample, Sampling, TokenSample
 
 T = TypeVar("T")
@@ -58,19 +59,21 @@ class LocalPolicy:
         *,
         num_slots: int = 128,
         max_context: int = 1024,
-        micro_batch_tokens: int = 4096,
         lockstep: bool = True,
         keeper: Keeper | None = None,
+        learning: Learning | None = None,
     ) -> None:
         positions = getattr(model.config, "max_position_embeddings", max_context)
         if not 2 <= max_context <= positions:
             raise PolicyError(f"max_context is {max_context}, expected 2 to {positions}, the positions the model has")
         self.model, self.renderer, self.keeper = model, renderer, keeper or Whole()
-        self.max_context, self.micro_batch_tokens = max_context, micro_batch_tokens
-        self.lockstep = lockstep
+        self.max_context, self.lockstep = max_context, lockstep
+        self.learning = learning or Learning()
         self.version = 0
         self.cpu_s = {"sampling": 0.0, "learning": 0.0}
         """CPU seconds of the policy's thread so far."""
+        self.learned_tokens = Counter({"rows": 0, "unique": 0, "computed": 0})
+        """So far: in the rows, in their trees, and computed."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
         self.critic: Critic | None = None
@@ -197,24 +200,29 @@ class LocalPolicy:
     async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
         self._refuse_too_long(samples)
         totals: dict[str, float] = {}
+        self.learned_tokens.update(rows=sum(len(sample.ids) for sample in samples), unique=num_unique(samples))
         try:
-            for batch in await self._in_thread("learning", micro_batches, samples, self.micro_batch_tokens):
-                await self._in_thread("learning", self._learn, samples, batch, loss, totals)  # others' turns between
+            for pack in await self._in_thread("learning", self.learning.packs, self.model, samples):
+                self.learned_tokens["computed"] += pack.num_tokens
+                await self._in_thread("learning", self._learn, samples, pack, loss, totals)  # others' turns between
         finally:
             self._micro_batch_s = 0.0
         return totals
 
-    def _learn(self, samples: Sequence[Sample], batch: Sequence[Family], loss: Loss, totals: dict[str, float]) -> None:
+    def _learn(self, samples: Sequence[Sample], pack: Pack, loss: Loss, totals: dict[str, float]) -> None:
         """Add a micro-batch's gradient, and its statistics to `totals`."""
         started = time.thread_time()
-        with dropping_out(self.model, seed=self.version):
-            value, statistics = loss(token_batch(self.model, self.critic, samples, batch))
-        if torch.isfinite(whole(value)):
-            backward(value, self.units)
+        with dropping_out(self.model, seed=self.version):  # in layers that are computed again, too
+            with self.learning.recomputing(self.model, self.critic):
+                value, statistics = loss(token_batch(self.model, self.critic, samples, pack))
+            finite = bool(torch.isfinite(whole(value)))
+            if finite:
+                backward(value, self.units)
+        if finite:
             add_statistics(totals, statistics)
         else:
             self._broken_loss = True
-            concerned = sorted({samples[row].rollout_id for family in batch for row in family.rows})
+            concerned = sorted({samples[row].rollout_id for row in pack.rows})
             log.warning(
                 "update %d is skipped: the loss over these rollouts is %s: %s",
                 self.version + 1, whole(value).item(), ", ".join(concerned),
@@ -241,21 +249,22 @@ class LocalPolicy:
     async def probe_units(self, samples: Sequence[Sample]) -> dict[str, float]:
         if self.units is None:
             raise PolicyError("this policy keeps no units; a run with algorithm.neurons above 0 does as it opens")
-        return await self._in_thread("learning", self.units.probe, self.model, samples, self.micro_batch_tokens)
+        return await self._in_thread("learning", self.units.probe, self.model, samples)
 
     async def score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
         return await self._in_thread("learning", self._score, samples, by)
 
     def _score(self, samples: Sequence[Sample], by: Scorer) -> list[Floats]:
         self._refuse_too_long(samples)
+        packs = self.learning.packs(self.model, samples)
         if by == "critic":
             if self.critic is None:
                 raise PolicyError('this policy has no critic; a run with algorithm.type = "ppo" adds one as it opens')
-            return scores(samples, self.micro_batch_tokens, partial(values_of, self.critic, self.model))
+            return scores(samples, packs, partial(values_of, self.critic, self.model))
         if by == "reference" and self.reference is None:
             raise PolicyError("this policy has no reference; a run with algorithm.kl above 0 keeps one as it opens")
         with self.reference.in_place() if by == "reference" and self.reference else nullcontext():
-            return scores(samples, self.micro_batch_tokens, partial(logprobs_of, self.model))
+            return scores(samples, packs, partial(logprobs_of, self.model))
 
     async def gradient_sketch(self, size: int, seed: int) -> Floats:
         gradients = ((name, parameter.grad) for name, parameter in self.model.named_parameters())

@@ -299,7 +299,7 @@ class SlotDecoder:
 
 
 def output_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Logits (..., V) in single precision of the base model's last hidden states (..., D)."""
+    """Logits (..., V) of the base model's last hidden states (..., D), in single precision at least."""
     head = cast(nn.Module, model.get_output_embeddings())
     logits: Tensor = head(hidden)
-    return logits.float()
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -25,14 +25,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whippletree.errors import PolicyError
-from whippletree.policy.prefix import hidden_states
-from whippletree.policy.tokens import Row, rows_of
-from whippletree.trajectory.packing import micro_batches
 from whippletree.types import Sample
 
 FILE = "units.pt"
-Places = tuple[Tensor, Tensor]
-"""Rows and positions in a padded batch."""
 
 
 class Units:
@@ -47,14 +42,16 @@ class Units:
         self.masks: dict[str, list[Tensor]] = {}
         """Per name and layer, (units,); empty until they are chosen."""
 
-    def probe(self, model: PreTrainedModel, samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
+    def probe(self, model: PreTrainedModel, samples: Sequence[Sample]) -> dict[str, float]:
         """Take in the trained tokens that the column of a name marks, until enough were seen; see `Policy`."""
-        for batch in micro_batches(samples if not self.masks else (), max_tokens):
-            rows = rows_of(samples, batch)
-            marked = {name: _marked(rows, name) for name in self.seen}
-            with torch.no_grad(), self._summing(marked, skip=int(batch[0].prefix > 0)):
-                hidden_states(model, samples, batch)
-            for name, (places, _) in marked.items():
+        for sample in samples if not self.masks else ():
+            trained = sample.weights[1:] > 0
+            before = {
+                name: torch.from_numpy(trained & (sample.columns[name][1:] > 0)).nonzero()[:, 0] for name in self.seen
+            }
+            with torch.no_grad(), self._summing(before):
+                model.base_model(input_ids=torch.from_numpy(sample.ids)[None].to(model.device), use_cache=False)
+            for name, places in before.items():
                 self.seen[name] += len(places)
         self._choose()
         return self._statistics()
@@ -104,14 +101,13 @@ class Units:
             self.masks = {name: [_top(sums, self.share) for sums in layers] for name, layers in self.sums.items()}
 
     @contextmanager
-    def _summing(self, marked: Mapping[str, Places], *, skip: int) -> Generator[None]:
-        """Add up what the layers put out at the marked places, but for the first `skip` times."""
-        left = [skip] * len(self.layers)
+    def _summing(self, before: Mapping[str, Tensor]) -> Generator[None]:
+        """Add up what the layers put out at the places, those of the states that predict the tokens of each name."""
 
         def add(number: int, module: nn.Module, given: object, output: Tensor) -> None:
-            left[number] -= 1
-            for name, places in marked.items() if left[number] < 0 else ():
-                self.sums[name][number] += output[places].clamp(min=0).sum(0, dtype=torch.float64).cpu()
+            for name, places in before.items():
+                active = output[0, places.to(output.device)].clamp(min=0)
+                self.sums[name][number] += active.sum(0, dtype=torch.float64).cpu()
 
         handles = [up.register_forward_hook(partial(add, number)) for number, (up, _) in enumerate(self.layers)]
         try:
@@ -144,12 +140,6 @@ def _layers(model: PreTrainedModel) -> list[tuple[nn.Linear, nn.Linear]]:
             "Llama and Qwen, not adapters beside them); set algorithm.neurons = 0 or choose another model"
         )
     return found
-
-
-def _marked(rows: Sequence[Row], name: str) -> Places:
-    """Where the states are that predict the marked tokens."""
-    at = [row.places[torch.from_numpy(row.sample.columns[name])[row.places] > 0] - 1 - row.prefix for row in rows]
-    return torch.cat([torch.full_like(places, number) for number, places in enumerate(at)]), torch.cat(at)
 
 
 def _top(sums: Tensor, share: float) -> Tensor:

@@ -130,6 +130,7 @@ class Ahead:
                 self._progress(rollout)
             except Exception as error:
                 future.set_exception(error)
+                future.exception()  # whoever waits is told; where nobody does any more, nobody need be warned
             else:
                 future.set_result(rollout)
 

@@ -31,6 +31,7 @@ class NanoConfig(LlamaConfig):
 
 class NanoModel(LlamaModel):
     config_class = NanoConfig
+    _supports_flex_attn = False  # a sequence that holds a tree does not tell which tokens came before
 
     def __init__(self, config: NanoConfig) -> None:
         super().__init__(config)
@@ -104,6 +105,7 @@ class NanoModel(LlamaModel):
 
 class NanoForCausalLM(LlamaForCausalLM):
     config_class = NanoConfig
+    _supports_flex_attn = False
 
     def __init__(self, config: NanoConfig) -> None:
         super().__init__(config)
