@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     result = measure(**vars(arguments)) | {
         "what": {
-            "staleness 1": "wall time of the steps of a run of nano that acts while it learns, the median of the rounds",
+            "staleness 1": "median wall time of the steps of a run of nano that acts while it learns",
             "staleness 0": "the same, acting and learning in turns",
         },
         "command": f"python benchmarks/overlap.py {' '.join(sys.argv[1:])}".strip(),
