@@ -60,13 +60,3 @@ def test_a_run_that_is_stopped_drops_what_is_under_way_and_goes_on(point, create
         assert {r.step for r in store.rollouts() if r.purpose == "train"} == set(range(store.num_steps()))
     act(path, config, train)
     require_whole(path, 1)
-
-
-@pytest.mark.slow
-def test_learning_works_while_acting(create, act, tmp_path):
-    changes = {"steps": 24, "optimizer": {"lr": 2e-3}, "evaluate": {"rollouts_per_set": 1, "sets": {"base": "base"}}}
-    path = tmp_path / "long"
-    act(path, create(path, {**CHANGES, **changes}), train)
-    with RunStore.open(path, read_only=True) as store:
-        rewards = [value for _, value in store.metric("reward")]
-    assert sum(rewards[-8:]) > sum(rewards[:8]) + 0.4
