@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway_servers import HEAD, SAYS, STEP, TOOLS, renderer, reply_message, result_text, text
+from record import keep, machine
 
 from whippletree.types import Message
 
@@ -320,17 +320,9 @@ def main() -> None:
             )
             if python
         },
-        "machine": {
-            "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(load, 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(load),
     }
-    told = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(told + "\n")
-    print(told)
+    keep(__file__, result)
 
 
 def _version(python: str, package: str) -> str:
@@ -338,10 +330,6 @@ def _version(python: str, package: str) -> str:
         f"import importlib.metadata as m, platform as p; print(m.version({package!r}), 'on Python', p.python_version())"
     )
     return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from gateway_servers import words
+from record import keep, machine
 
 from whippletree.algorithms.grpo import GRPO
 from whippletree.analysis.growth import exponent, leaves_linear
@@ -204,21 +203,9 @@ def main() -> None:
         "what": {"a step": "roll out (sample, run commands in sandboxes, grade), weigh, learn, update, publish"},
         "command": f"python benchmarks/growth.py {' '.join(sys.argv[1:])}".strip(),
         "settings": {"model": "nano", "group": GROUP, "repeats": arguments.repeats, "threads": 1},
-        "machine": {
-            "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(load, 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(load),
     }
-    told = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(told + "\n")
-    print(told)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    keep(__file__, result)
 
 
 if __name__ == "__main__":

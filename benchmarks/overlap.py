@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from record import keep, machine
 
 from whippletree.config import RunConfig, parse, to_toml
 from whippletree.run import open_run
@@ -110,16 +110,9 @@ def main() -> None:
         },
         "command": f"python benchmarks/overlap.py {' '.join(sys.argv[1:])}".strip(),
         "settings": vars(arguments),
-        "machine": {
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(os.getloadavg()[0], 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(os.getloadavg()[0]),
     }
-    text = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(text + "\n")
-    print(text)
+    keep(__file__, result)
 
 
 if __name__ == "__main__":

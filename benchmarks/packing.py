@@ -15,7 +15,6 @@ import asyncio
 import gc
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from record import keep, machine
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.config import PolicySection
@@ -168,22 +168,9 @@ def main() -> None:
             "micro_batch_tokens": arguments.micro_batch_tokens,
             "rounds": arguments.rounds,
         },
-        "machine": {
-            "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(load, 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": machine(load) | {"torch": torch.__version__},
     }
-    text = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(text + "\n")
-    print(text)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    keep(__file__, result)
 
 
 if __name__ == "__main__":

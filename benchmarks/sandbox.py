@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -22,6 +20,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from record import keep, machine
 
 from whippletree.sandbox import Sandboxes, SandboxLimits, open_sandboxes
 from whippletree.sandbox.bubblewrap import ENVIRONMENT, binds, command_line, make_system
@@ -137,23 +137,9 @@ def main() -> None:
         },
         "command": f"python benchmarks/sandbox.py {' '.join(sys.argv[1:])}".strip(),
         "settings": vars(arguments),
-        "machine": {
-            "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(os.getloadavg()[0], 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-            "bubblewrap": version,
-            "root": os.geteuid() == 0,
-        },
+        "machine": machine(os.getloadavg()[0]) | {"bubblewrap": version, "root": os.geteuid() == 0},
     }
-    text = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(text + "\n")
-    print(text)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    keep(__file__, result)
 
 
 if __name__ == "__main__":

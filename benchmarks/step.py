@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from record import keep, machine
 from step_sides import Work
 
 SIDES = Path(__file__).with_name("step_sides.py")
@@ -116,21 +116,9 @@ def main() -> None:
             "threads": int(os.environ["OMP_NUM_THREADS"]), "steps": arguments.steps,
         },
         "versions": {name: version(name) for name in ("trl", "transformers", "torch")},
-        "machine": {
-            "cpu": next((x.split(": ")[1] for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "unknown"),
-            "cores": os.cpu_count(),
-            "load_average_1_min": round(load, 1),
-            "linux": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(load),
     }  # fmt: skip
-    told = json.dumps(result, indent=2)
-    Path(__file__).with_suffix(".json").write_text(told + "\n")
-    print(told)
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    keep(__file__, result)
 
 
 if __name__ == "__main__":

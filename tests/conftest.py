@@ -3,14 +3,16 @@
 import asyncio
 import random
 import shutil
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
-from whippletree import nano
+from whippletree import cli, nano
 from whippletree.chat.compact import CompactRenderer
 from whippletree.config import merged, parse, to_toml
 from whippletree.policy.local import LocalPolicy
@@ -111,3 +113,27 @@ def act():
         return asyncio.run(opened())
 
     return act
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command line in this process: `run("space", "show")` gives exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["whippletree", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
+
+    for console in (cli.out, cli.err):
+        monkeypatch.setattr(console, "_width", 200)
+    return run
+
+
+@pytest.fixture(scope="session")
+def grades_by_code():
+    """Skips where graders that are code cannot be run."""
+    if not (shutil.which("bwrap") and Path("/usr/bin/python3").exists()):
+        pytest.skip("graders run under bubblewrap, by a Python that sandboxes see")

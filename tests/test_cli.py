@@ -14,23 +14,6 @@ from whippletree.tasks.paddock.kinds import KINDS
 from whippletree.types import Score
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command line in this process: `run("space", "show")` gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["whippletree", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    for console in (cli.out, cli.err):
-        monkeypatch.setattr(console, "_width", 200)
-    return run
-
-
 def test_the_program_is_installed_and_says_errors_without_a_traceback(tmp_path):
     command = [sys.executable, "-m", "whippletree", "train", "--resume", str(tmp_path / "[/nowhere]")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

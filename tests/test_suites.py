@@ -5,42 +5,21 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from whippletree import cli, suites
+from whippletree import suites
 from whippletree.sandbox.workspace import place_for_roots
 from whippletree.tasks import clawgym
 from whippletree.tasks import suites as table
 from whippletree.tasks.base import ByHand, Tools
 
-isolated = pytest.mark.skipif(
-    not (shutil.which("bwrap") and Path("/usr/bin/python3").exists()),
-    reason="graders run under bubblewrap, by a Python that sandboxes see",
-)
+isolated = pytest.mark.usefixtures("grades_by_code")
 CHECK = """
 import json, sys
 from pathlib import Path
 print(json.dumps({"answered": Path(sys.argv[1], "answer.txt").exists(), "kept": False}))
 """
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["whippletree", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return ended.value.code or 0, captured.out, " ".join(captured.err.split())
-
-    for console in (cli.out, cli.err):
-        monkeypatch.setattr(console, "_width", 200)
-    return run
 
 
 @pytest.fixture

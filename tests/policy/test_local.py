@@ -1,40 +1,22 @@
-import asyncio
-import copy
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from contract import PolicyContract, asynchronous, group_of, learn, sample_of, tokens
-from tiny import CONTEXT, MODELS, SHAPE, llama, local_policy
+from tiny import CONTEXT, MODELS, SHAPE, closed_at_the_end, llama, local_policy
 from transformers import GraniteConfig, GraniteForCausalLM
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.errors import PolicyError
-from whippletree.policy.slots import SlotDecoder
 from whippletree.policy.weights import load_model
 
 
 class TestLocal(PolicyContract):
     @pytest.fixture(params=MODELS)
     def make(self, request):
-        opened = []
-
-        def make(**options):
-            opened.append(local_policy(request.param, **options))
-            return opened[-1]
-
-        yield make
-        for policy in opened:
-            asyncio.run(policy.close())
-
-    @pytest.fixture
-    def break_sampler(self):
-        def break_sampler(policy):
-            other = copy.deepcopy(policy.model)
-            other.get_output_embeddings().weight.data[:40] *= 1.5
-            policy._decoder = SlotDecoder(other, num_slots=4, max_context=CONTEXT)
-
-        return break_sampler
+        with closed_at_the_end(partial(local_policy, request.param)) as make:
+            yield make
 
 
 @asynchronous

@@ -1,12 +1,12 @@
-import asyncio
 import copy
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from contract import PolicyContract, asynchronous, group_of, learn, sample_of, tokens
-from tiny import CONTEXT, MODELS, TOKENIZER, llama, nano, policy_options
+from tiny import CONTEXT, MODELS, TOKENIZER, closed_at_the_end, llama, nano, policy_options
 
 from whippletree.algorithms.losses import negative_log_likelihood
 from whippletree.chat.compact import CompactRenderer
@@ -14,7 +14,6 @@ from whippletree.errors import ConfigError, PolicyError
 from whippletree.policy.local import LocalPolicy
 from whippletree.policy.lora import WEIGHTS, Lora, add_adapters, open_model
 from whippletree.policy.packed import hidden_states
-from whippletree.policy.slots import SlotDecoder
 from whippletree.trajectory.packing import micro_batches
 
 SAMPLES = [sample_of(9), *group_of(40, 9, 20, 3), sample_of(30)]
@@ -34,24 +33,8 @@ def names(policy):
 class TestAdapters(PolicyContract):
     @pytest.fixture(params=["nano", "llama", "gpt2"])
     def make(self, request):
-        opened = []
-
-        def make(**options):
-            opened.append(lora_policy(request.param, **options))
-            return opened[-1]
-
-        yield make
-        for policy in opened:
-            asyncio.run(policy.close())
-
-    @pytest.fixture
-    def break_sampler(self):
-        def break_sampler(policy):
-            other = copy.deepcopy(policy.model)
-            other.get_output_embeddings().weight.data[:40] *= 1.5
-            policy._decoder = SlotDecoder(other, num_slots=4, max_context=CONTEXT)
-
-        return break_sampler
+        with closed_at_the_end(partial(lora_policy, request.param)) as make:
+            yield make
 
 
 # ---- what learns ------------------------------------------------------------------------------------------------

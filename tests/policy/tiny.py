@@ -1,5 +1,7 @@
 """Models with random weights that are small enough to run in milliseconds, and what goes with them."""
 
+import asyncio
+from contextlib import contextmanager
 from dataclasses import fields
 
 import torch
@@ -78,3 +80,17 @@ def policy_options(options: dict) -> dict:
     learning = Learning(**{name: value for name, value in options.items() if name in names})
     others = {name: value for name, value in options.items() if name not in names}
     return {"num_slots": 4, "max_context": CONTEXT, "learning": learning} | others
+
+
+@contextmanager
+def closed_at_the_end(make):
+    """`make`, whose policies are closed at the end."""
+    opened = []
+
+    def made(**options):
+        opened.append(make(**options))
+        return opened[-1]
+
+    yield made
+    for policy in opened:
+        asyncio.run(policy.close())

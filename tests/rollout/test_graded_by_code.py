@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scripted_policy import ScriptedPolicy, Watched, bash, make_world, say
@@ -18,10 +17,7 @@ from whippletree.tasks import clawgym
 from whippletree.tasks.base import Opening
 from whippletree.types import Assignment, Message, StopReason, ToolCall
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("bwrap") and Path("/usr/bin/python3").exists()),
-    reason="graders run under bubblewrap, by a Python that sandboxes see",
-)
+pytestmark = pytest.mark.usefixtures("grades_by_code")
 CHECK = """
 import json, sys
 from pathlib import Path

@@ -31,6 +31,7 @@ KL = Annotated[float, Field(ge=0, description="Weight of the divergence from the
 Reference = Annotated[
     str, Field(min_length=1, description="`start`: the policy at the start of the run; or another model's path.")
 ]
+NormaliseStd = Annotated[bool, Field(description="Divide advantages by the group's standard deviation (population).")]
 NegativeWeight = Annotated[
     float, Field(ge=0, description="Factor of negative advantages; below 1 a small model unlearns less.")
 ]

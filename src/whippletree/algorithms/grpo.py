@@ -14,14 +14,11 @@ from whippletree.algorithms import base
 from whippletree.algorithms.advantages import group_advantages, softened
 from whippletree.algorithms.base import Credit, keep_reference, with_columns
 from whippletree.algorithms.losses import policy_loss
-from whippletree.algorithms.pools import Grouping, pools, scored
+from whippletree.algorithms.pools import Grouping, comparable, pools, scored
 from whippletree.algorithms.weights import Entry, sample_metrics, weighed
 from whippletree.policy.base import Loss, Policy
 from whippletree.trajectory.filters import TreeFilter
 from whippletree.types import Floats, Group, Sample
-
-FLAT = 1e-9
-"""Scores that differ by no more are equal."""
 
 
 class GRPO(BaseModel):
@@ -42,9 +39,7 @@ class GRPO(BaseModel):
             "first takes off what a harness gives on other tasks."
         ),
     ] = "task_harness"
-    normalise_std: Annotated[
-        bool, Field(description="Divide advantages by the group's standard deviation (population).")
-    ] = True
+    normalise_std: base.NormaliseStd = True
     negative_weight: base.NegativeWeight = 1.0
     keep_flat: Annotated[
         bool, Field(description="Also train on groups whose scores are all equal; only the divergence acts on them.")
@@ -78,25 +73,19 @@ class GRPO(BaseModel):
         it counts in the mean over groups, but its samples are left out unless `keep_flat`.
         """
         rollouts, problems = scored(groups)
-        every = pools(rollouts, self.grouping)
-        usable = [pool for pool in every if len(pool.rollouts) >= 2]
+        usable, compared = comparable(pools(rollouts, self.grouping))
         entries: list[Entry] = []
-        num_flat = 0
         for pool in usable:
-            flat = bool(np.ptp(pool.scores) <= FLAT)
-            num_flat += flat
-            advantages = self.advantages(pool.scores) * (not flat)
+            advantages = self.advantages(pool.scores) * (not pool.flat)
             share = 1.0 / (len(usable) * len(pool.rollouts))
             entries += [
-                Entry(rollout, float(advantage), share, trained=self.keep_flat or not flat)
+                Entry(rollout, float(advantage), share, trained=self.keep_flat or not pool.flat)
                 for rollout, advantage in zip(pool.rollouts, advantages, strict=True)
             ]
         tree_filter = TreeFilter(self.kinds, self.max_leaves)
         samples, stats = weighed(entries, by_token=self.weighting == "token", tree_filter=tree_filter)
         metrics = {
-            "groups/dropped": float(len(every) - len(usable)),
-            "groups/flat": float(num_flat),
-            "groups/with_signal": (len(usable) - num_flat) / max(1, len(usable)),
+            **compared,
             "rollouts/no_number": float(len(problems)),
             **sample_metrics(stats),
         }

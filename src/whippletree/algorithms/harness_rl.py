@@ -25,9 +25,8 @@ from torch import Tensor
 from whippletree.algorithms import base
 from whippletree.algorithms.advantages import group_advantages, softened
 from whippletree.algorithms.base import Credit, keep_reference, with_columns
-from whippletree.algorithms.grpo import FLAT
 from whippletree.algorithms.losses import of_tokens, policy_loss
-from whippletree.algorithms.pools import Grouping, Pool, pools, scored
+from whippletree.algorithms.pools import Grouping, Pool, comparable, pools, scored
 from whippletree.algorithms.weights import sample_metrics
 from whippletree.policy.base import Loss, Policy, TokenBatch, add_statistics
 from whippletree.trajectory.filters import TreeFilter
@@ -49,9 +48,7 @@ class HarnessRL(BaseModel):
     kl: base.KL = 0.0
     reference: base.Reference = base.START
     grouping: Annotated[Grouping, Field(description="Which rollouts are compared, as in grpo.")] = "task_harness"
-    normalise_std: Annotated[
-        bool, Field(description="Divide advantages by the group's standard deviation (population).")
-    ] = True
+    normalise_std: base.NormaliseStd = True
     negative_weight: base.NegativeWeight = 1.0
     weighting: Annotated[base.Weighting, Field(description="Rollouts count alike, or tokens; in each part.")] = (
         "rollout"
@@ -104,29 +101,24 @@ class HarnessRL(BaseModel):
         denominators alone. So do rollouts that have no token of a part.
         """
         rollouts, problems = scored(groups)
-        every = pools(rollouts, self.grouping)
-        usable = [pool for pool in every if len(pool.rollouts) >= 2]
+        usable, compared = comparable(pools(rollouts, self.grouping))
         entries = [entry for pool in usable for entry in self._entries(pool, 1.0 / (len(usable) * len(pool.rollouts)))]
         totals, stats = Counter[str](), Counter[str]()
         for entry in entries:
             totals.update(entry.num_tokens)
             stats.update(entry.stats if entry.trained else {})
         samples = [sample for entry in entries if entry.trained for sample in self._weighed(entry, totals)]
-        num_flat = sum(bool(np.ptp(pool.scores) <= FLAT) for pool in usable)
         metrics = {
-            "groups/dropped": float(len(every) - len(usable)),
-            "groups/flat": float(num_flat),
-            "groups/with_signal": (len(usable) - num_flat) / max(1, len(usable)),
+            **compared,
             "rollouts/no_number": float(len(problems)),
             **sample_metrics(stats),
         }
         return Credit(samples, metrics, problems)
 
     def _entries(self, pool: Pool, share: float) -> list[_Entry]:
-        flat = bool(np.ptp(pool.scores) <= FLAT)
-        outcome = group_advantages(pool.scores, normalise_std=self.normalise_std) * (not flat)
+        outcome = group_advantages(pool.scores, normalise_std=self.normalise_std) * (not pool.flat)
         process = process_advantages(pool.rollouts, self.kinds, normalise_std=self.normalise_std)
-        trained = not flat or (self.process_weight > 0 and any(any(own.values()) for own in process))
+        trained = not pool.flat or (self.process_weight > 0 and any(any(own.values()) for own in process))
         tree_filter = TreeFilter(self.kinds, self.max_leaves)
         entries: list[_Entry] = []
         for rollout, gained, own in zip(pool.rollouts, outcome, process, strict=True):

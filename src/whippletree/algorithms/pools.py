@@ -18,12 +18,20 @@ from whippletree.types import Group, Rollout
 
 Grouping = Literal["task_harness", "task", "residual"]
 
+FLAT = 1e-9
+"""Scores that differ by no more are equal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     rollouts: tuple[Rollout, ...]
     scores: NDArray[np.float64]
     """One per rollout."""
+
+    @property
+    def flat(self) -> bool:
+        """Whether all scores are equal, so that nothing can be learned from them."""
+        return bool(np.ptp(self.scores) <= FLAT)
 
 
 def scored(groups: Sequence[Group]) -> tuple[list[tuple[Rollout, ...]], tuple[str, ...]]:
@@ -66,6 +74,17 @@ def pools(groups: Sequence[tuple[Rollout, ...]], grouping: Grouping) -> list[Poo
     return [
         Pool(pool.rollouts, pool.scores - [baselines[r.task_id, r.harness] for r in pool.rollouts]) for pool in found
     ]
+
+
+def comparable(every: Sequence[Pool]) -> tuple[list[Pool], dict[str, float]]:
+    """The pools of two rollouts or more, which can be compared, and metrics of all."""
+    usable = [pool for pool in every if len(pool.rollouts) >= 2]
+    num_flat = sum(pool.flat for pool in usable)
+    return usable, {
+        "groups/dropped": float(len(every) - len(usable)),
+        "groups/flat": float(num_flat),
+        "groups/with_signal": (len(usable) - num_flat) / max(1, len(usable)),
+    }
 
 
 def _rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float64]:

@@ -200,14 +200,19 @@ class LocalPolicy:
     async def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> dict[str, float]:
         self._refuse_too_long(samples)
         totals: dict[str, float] = {}
-        self.learned_tokens.update(rows=sum(len(sample.ids) for sample in samples), unique=num_unique(samples))
         try:
-            for pack in await self._in_thread("learning", self.learning.packs, self.model, samples):
-                self.learned_tokens["computed"] += pack.num_tokens
+            for pack in await self._in_thread("learning", self._packs_to_learn, samples):
                 await self._in_thread("learning", self._learn, samples, pack, loss, totals)  # others' turns between
         finally:
             self._micro_batch_s = 0.0
         return totals
+
+    def _packs_to_learn(self, samples: Sequence[Sample]) -> list[Pack]:
+        """The micro-batches, counted."""
+        packs = self.learning.packs(self.model, samples)
+        rows, computed = sum(len(sample.ids) for sample in samples), sum(pack.num_tokens for pack in packs)
+        self.learned_tokens.update(rows=rows, unique=num_unique(samples), computed=computed)
+        return packs
 
     def _learn(self, samples: Sequence[Sample], pack: Pack, loss: Loss, totals: dict[str, float]) -> None:
         """Add a micro-batch's gradient, and its statistics to `totals`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,14 +76,11 @@ async def run(
 
 async def _act(episode: _Episode) -> StopReason:
     try:
-        while episode.stop_reason is None:
-            await episode.compact()
-            await episode.turn()
+        return await episode.play()
     except BudgetSpent as spent:
         return StopReason.MAX_TURNS if spent.of == "calls" else StopReason.MAX_TOKENS
     except ContextOverflow:
         return StopReason.CONTEXT_OVERFLOW
-    return episode.stop_reason
 
 
 @dataclass(slots=True)
@@ -137,6 +135,13 @@ class _Episode:
         verdict = self.watch.consult(event, self.num_turns, act, **more)
         self.stopped = self.stopped or verdict.stop
         return verdict
+
+    async def play(self) -> StopReason:
+        """Turns, until there is a reason to stop."""
+        while (reason := self.stop_reason) is None:
+            await self.compact()
+            await self.turn()
+        return reason
 
     async def turn(self) -> None:
         """One assistant message and what it leads to, unless a hook stops before it."""
@@ -256,11 +261,8 @@ class _Episode:
             return await builtin.call(self.sandbox, meant, self.task.workspace_at)
         task = replace(self.task, instruction=str(meant.arguments["task"]))
         helper = _Episode(subagent(self.spec), task, self.sandbox, self.session, self.rng, self.counts, kind="subagent")
-        try:
-            while helper.stop_reason is None:
-                await helper.turn()
-        except ContextOverflow:  # its own; the caller's context may have room still
-            pass
+        with suppress(ContextOverflow):  # its own; the caller's context may have room still
+            await helper.play()
         if helper.finished:
             return ExecResult(helper.answer, exit_code=0)
         return ExecResult(self.spec.subagents.unfinished, exit_code=1)

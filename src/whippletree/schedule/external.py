@@ -48,7 +48,7 @@ class External(BaseModel):
         if missing := [part for part in parts if not hasattr(scheduler, part)]:
             raise ScheduleError(
                 f"what '{self.type}' opens is no scheduler: {type(scheduler).__name__} lacks {', '.join(missing)}; "
-                "see whippletree.types.Scheduler"
+                "see whippletree.schedule.base.Scheduler"
             )
         return scheduler
 
