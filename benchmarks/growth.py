@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from whippletree.rollout.timing import Stopwatch
 from whippletree.run import Clock, open_policy
 from whippletree.sandbox import Sandboxes, open_sandboxes
 from whippletree.sandbox.base import Furnishing
+from whippletree.tasks.base import Ending
 from whippletree.types import (
     Assignment,
     Ids,
@@ -109,7 +109,7 @@ class Drawn:
     def tasks(self, split: str) -> Sequence[Task]:
         return ()
 
-    def grade(self, task: Task, workspace: Path) -> Reward:
+    async def grade(self, task: Task, ending: Ending) -> Reward:
         return Reward(float(self._rng.random()))
 
 
