@@ -11,7 +11,7 @@ from whippletree.analysis.study import from_json
 from whippletree.config import to_toml
 from whippletree.errors import StoreError
 from whippletree.store.run_dir import RunStore
-from whippletree.study import Job, StudyConfig, StudyFailed, finished, jobs, prepare, run_jobs, summarise
+from whippletree.study import Job, StudyConfig, StudyFailed, finished, jobs, prepare, read_earlier, run_jobs, summarise
 
 WRONG = "/nowhere/policy"
 
@@ -134,6 +134,40 @@ def test_the_command_writes_the_results_file(root, study, whole, tmp_path, monke
     assert ended.value.code == 0
     assert from_json(results.read_text()).seeds == (0, 1)
     assert f"written: {results}" in capsys.readouterr().out
+
+
+def test_a_seed_is_added_to_the_results_of_others_whose_runs_are_gone(root, study, whole, tmp_path, monkeypatch):
+    file, results = tmp_path / "tiny.toml", tmp_path / "tiny.json"
+    file.write_text(to_toml(study([7])))  # the seeds of the command count
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["whippletree", "study", str(file), "--results", str(results), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code
+
+    assert run("--dir", str(root), "--seed", "0") == 0
+    alone = from_json(results.read_text())
+    (tmp_path / "moved").mkdir()
+    (root / "seed-1").rename(tmp_path / "moved/seed-1")
+    try:
+        assert run("--dir", str(tmp_path / "moved"), "--seed", "1") == 0
+    finally:
+        (tmp_path / "moved/seed-1").rename(root / "seed-1")
+    both = from_json(results.read_text())
+    assert (alone.seeds, both.seeds, both.settings["seeds"]) == ((0,), (0, 1), [0, 1])
+    assert both.arms == from_json(summarise(study([0, 1]), root, []).results_json).arms
+    assert run("--dir", str(root), "--seed", "1") == 2
+
+
+def test_results_of_other_settings_or_of_the_same_seed_are_not_added_to(root, study, whole, tmp_path):
+    results = tmp_path / "tiny.json"
+    assert read_earlier(study([0]), results) is None
+    results.write_text(summarise(study([0]), root, []).results_json)
+    with pytest.raises(StoreError, match="was made with other settings than study 'tiny' has now"):
+        read_earlier(study([1], batch_size=3), results)
+    with pytest.raises(StoreError, match="already has seed 0; its seeds are 0"):
+        read_earlier(study([1, 0]), results)
 
 
 def test_an_interrupted_study_ends_its_children(root, study, tmp_path):

@@ -233,7 +233,7 @@ def quickstart(
     ),
 ) -> None:
     """Show what harness scaling does, from runs made on this machine."""
-    _study("quickstart", directory, None)
+    _study("quickstart", directory, None, [])
 
 
 @app.command()
@@ -241,9 +241,10 @@ def study(
     config: ConfigArg,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where the runs go; kept and resumed.")] = None,
     results: Annotated[Path | None, typer.Option(help="The results file to write, e.g. results/headline.json.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Add this seed alone to the results file; repeatable.")] = None,
 ) -> None:
     """Run several seeds of several arms, and compare them."""
-    _study(config, directory or Path("runs") / f"study-{Path(config).stem}", results)
+    _study(config, directory or Path("runs") / f"study-{Path(config).stem}", results, seed or [])
 
 
 @nano_app.command("make")
@@ -343,16 +344,17 @@ def _scores_json(path: Path) -> Json:
     }
 
 
-def _study(config: str, directory: Path, results: Path | None) -> None:
+def _study(config: str, directory: Path, results: Path | None, seeds: list[int]) -> None:
     from whippletree.display import StudyDisplay
-    from whippletree.study import prepare, read_study, run_jobs, summarise
+    from whippletree.study import prepare, read_earlier, read_study, run_jobs, summarise
 
-    found = read_study(recipe(config), config)
+    found = read_study({**recipe(config), **({"seeds": seeds} if seeds else {})}, config)
+    earlier = read_earlier(found, results) if seeds and results else None
     todo = prepare(found, directory)
     with StudyDisplay(found, todo, err) as display:
         work = run_jobs(todo, len(os.sched_getaffinity(0)), display.watch)
         wait_for(work, "what is finished is kept, and the same command goes on")
-    summary = summarise(found, directory, sys.argv[1:])
+    summary = summarise(found, directory, sys.argv[1:], earlier)
     out.print(summary.text, markup=False, soft_wrap=True)
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)

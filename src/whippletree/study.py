@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from whippletree import __version__, report
 from whippletree.analysis.scores import pass_rate
-from whippletree.analysis.study import aggregate, study_tables, to_json
+from whippletree.analysis.study import StudyResult, aggregate, from_json, study_tables, to_json, values_of
 from whippletree.config import RunConfig, Section, merged, parse, to_toml, validated
 from whippletree.errors import ConfigError, StoreError, WhippletreeError
 from whippletree.run import discard_unused
@@ -176,10 +176,34 @@ def read_study(tree: dict[str, Json], where: str) -> StudyConfig:
     return study
 
 
-def summarise(study: StudyConfig, root: Path, arguments: Sequence[str]) -> Summary:
-    """Tables over the seeds that all arms have finished, the report page, and the results file's text."""
+def read_earlier(study: StudyConfig, results: Path) -> StudyResult | None:
+    """What the results file already says of other seeds; None where it is not there yet.
+
+    Raises StoreError where it is of another study, or already has one of these seeds.
+    """
+    if not results.exists():
+        return None
+    earlier = from_json(results.read_text(encoding="utf-8"), str(results))
+    if _without_seeds(earlier.settings) != _without_seeds(study.model_dump(mode="json")):
+        raise StoreError(f"{results} was made with other settings than study '{study.name}' has now; name another file")
+    if twice := set(earlier.seeds) & set(study.seeds):
+        raise StoreError(f"{results} already has seed {min(twice)}; its seeds are {', '.join(map(str, earlier.seeds))}")
+    return earlier
+
+
+def _without_seeds(settings: Mapping[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in settings.items() if key != "seeds"}
+
+
+def summarise(study: StudyConfig, root: Path, arguments: Sequence[str], earlier: StudyResult | None = None) -> Summary:
+    """Tables over the seeds that all arms have finished, the report page, and the results file's text.
+
+    The tables and the file include the seeds of `earlier`, whose runs need not be here.
+    """
     done = [job for job in jobs(study, root) if finished(job)]
-    values: dict[str, dict[int, dict[str, float]]] = {arm: {} for arm in study.arms}
+    values: dict[str, dict[int, dict[str, float]]] = values_of(earlier) if earlier else {}
+    values = {arm: values.get(arm, {}) for arm in study.arms}
+    here = _commit()
     for job in done:
         with RunStore.open(job.path, read_only=True) as store:
             sets = study.config(job.arm, job.seed).evaluate.sets
@@ -188,9 +212,12 @@ def summarise(study: StudyConfig, root: Path, arguments: Sequence[str]) -> Summa
         values,
         study.compare,
         command="whippletree " + " ".join(arguments),
-        commit=_commit(),
+        commit=here if earlier is None or earlier.commit == here else f"{earlier.commit}, {here}",
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        settings=study.model_dump(mode="json"),
+        settings={
+            **study.model_dump(mode="json"),
+            "seeds": sorted({*study.seeds, *(earlier.seeds if earlier else ())}),
+        },
     )
     paths = {arm: [job.path for job in done if job.arm == arm] for arm in study.arms}
     data = report.collect(paths, f"Study: {study.name}", study_tables(result))

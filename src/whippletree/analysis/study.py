@@ -143,6 +143,14 @@ def from_json(text: str, name: str = "the results file") -> StudyResult:
         raise StoreError(f"{name} is not a study's results ({place}: {first['msg']}): run the study again") from error
 
 
+def values_of(result: StudyResult) -> dict[str, dict[int, dict[str, float]]]:
+    """What `aggregate` was given: arm -> seed -> column -> value in [0, 1]."""
+    return {
+        arm: {seed: {c: column.seeds[i] / 100.0 for c, column in row.items()} for i, seed in enumerate(result.seeds)}
+        for arm, row in result.arms.items()
+    }
+
+
 def study_tables(result: StudyResult) -> tuple[Table, Table]:
     """Arms by columns, and their differences."""
     note = f"Mean and 95% t interval over {len(result.seeds)} seeds."
